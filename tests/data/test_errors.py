@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_vit import data
 from keras_vit.data import errors, python_ops
 from tests import forked
-from tests.data import pictures
+from tests.data import example_images
 
 TRAIN = "decode_jpeg_and_inception_crop(8)|flip_lr|value_range(-1, 1)"
 EVAL = "decode|resize(8)|value_range(-1, 1)"
@@ -17,7 +17,7 @@ EVAL = "decode|resize(8)|value_range(-1, 1)"
 @pytest.fixture
 def source(tmp_path):
     """33 images, 17 consecutive ones unreadable."""
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     for path in source.paths[3:20]:
         with open(path, "wb"):
             pass

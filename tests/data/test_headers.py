@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit.data import headers, images, preprocess
 from tests import forked
-from tests.data import pictures
+from tests.data import example_images
 
 count = tf.function(headers.pixel_count, input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
 
@@ -17,18 +17,20 @@ def pixels(content):
     return int(count(tf.constant(content)))
 
 
-TRANSPARENT = np.dstack([pictures.smooth(), np.arange(2000, dtype=np.uint8).reshape(40, 50)])
+TRANSPARENT = np.dstack([example_images.smooth(), np.arange(2000, dtype=np.uint8).reshape(40, 50)])
 FILES = {
-    "jpeg": pictures.encode(pictures.smooth(), "JPEG"),
-    "progressive jpeg": pictures.encode(pictures.smooth(), "JPEG", progressive=True),
-    "png": pictures.encode(pictures.smooth()),
-    "bmp": pictures.encode(pictures.smooth(), "BMP"),
-    "webp": pictures.encode(pictures.smooth(), "WEBP"),
-    "webp, lossless": pictures.encode(pictures.smooth(), "WEBP", lossless=True),
-    "webp, extended": pictures.encode(pictures.smooth(), "WEBP", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"),
+    "jpeg": example_images.encode(example_images.smooth(), "JPEG"),
+    "progressive jpeg": example_images.encode(example_images.smooth(), "JPEG", progressive=True),
+    "png": example_images.encode(example_images.smooth()),
+    "bmp": example_images.encode(example_images.smooth(), "BMP"),
+    "webp": example_images.encode(example_images.smooth(), "WEBP"),
+    "webp, lossless": example_images.encode(example_images.smooth(), "WEBP", lossless=True),
+    "webp, extended": example_images.encode(
+        example_images.smooth(), "WEBP", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"
+    ),
 }
 
-GIF = pictures.encode(pictures.smooth(), "GIF")
+GIF = example_images.encode(example_images.smooth(), "GIF")
 WAVE = b"RIFF\x24\0\0\0WAVEfmt "  # a sound, in the container of WebP
 
 
@@ -38,7 +40,7 @@ def test_pixel_count_is_read_from_the_header_of_every_format(name):
 
 
 def test_pixel_count_of_a_webp_with_transparency():
-    content = pictures.encode(TRANSPARENT, "WEBP", quality=50)
+    content = example_images.encode(TRANSPARENT, "WEBP", quality=50)
     assert content[12:16] == b"VP8X" == FILES["webp, extended"][12:16]
     assert pixels(content) == 40 * 50
 
@@ -75,7 +77,7 @@ def test_files_that_are_not_images_have_a_small_pixel_count(content):
 
 
 def test_a_webp_with_a_wrong_canvas_is_rejected():
-    content = bytearray(pictures.encode(np.zeros((400, 600, 4), np.uint8), "WEBP", quality=50))
+    content = bytearray(example_images.encode(np.zeros((400, 600, 4), np.uint8), "WEBP", quality=50))
     assert content[12:16] == b"VP8X"
     content[24:30] = b"\0" * 6  # a canvas of one pixel
     with pytest.raises(tf.errors.InvalidArgumentError):
@@ -89,7 +91,7 @@ def test_bits_next_to_the_size_of_a_webp_are_ignored():
     content[27] |= 0x40
     content[29] |= 0x80
     assert pixels(bytes(content)) == 40 * 50
-    lossless = pictures.encode(TRANSPARENT, "WEBP", lossless=True)
+    lossless = example_images.encode(TRANSPARENT, "WEBP", lossless=True)
     assert lossless[12:16] == b"VP8L" and lossless[24] & 0x10
     assert pixels(lossless) == 40 * 50
 

@@ -13,7 +13,7 @@ from PIL import Image
 from keras_vit import data
 from keras_vit.data import masks, preprocess
 from keras_vit.data.labels import check_masks
-from tests.data import pictures
+from tests.data import example_images
 from train.datasets import audit, writer
 
 RNG = np.random.default_rng(0)
@@ -65,8 +65,8 @@ def test_encoded_masks_round_trip(classes):
 
 
 @pytest.mark.parametrize(("encoded", "classes", "problem"), [
-    (pictures.encode(IMAGE, "PNG"), 9, "m.png has colors"),
-    (pictures.encode(IMAGE[..., 0], "JPEG"), 9, "m.png must be a PNG"),
+    (example_images.encode(IMAGE, "PNG"), 9, "m.png has colors"),
+    (example_images.encode(IMAGE[..., 0], "JPEG"), 9, "m.png must be a PNG"),
     (b"", 9, "m.png must be a PNG"),
     (png(IMAGE[..., 0])[:90], 255, "PNG"),
     (png(IMAGE[..., 0])[:20], 255, "m.png is incomplete"),
@@ -105,7 +105,7 @@ def write(root, shapes=((12, 20),) * 10, splits=("",), suffix="png"):
             mask = RNG.integers(0, 4, shape)
             image = np.stack([10 * mask, *RNG.integers(0, 256, (2, *shape))], -1).astype(np.uint8)
             name = f"deep/{number}.png" if number % 2 else f"{number}.png"
-            (root / "images" / split / name).with_suffix(f".{suffix}").write_bytes(pictures.encode(image, "PNG"))
+            (root / "images" / split / name).with_suffix(f".{suffix}").write_bytes(example_images.encode(image, "PNG"))
             (root / "masks" / split / name).write_bytes(png(mask, palette=number % 3 == 0))
     (root / "masks/classes.txt").write_text("sky\ngrass\ntree\ncow\n")
     return f"folder:{root}/images#masks={root}/masks"
@@ -170,7 +170,7 @@ def test_invalid_masks_raise_an_error_or_are_skipped(tmp_path):
     source = data.open_source(write(tmp_path), "all")
     problems = {
         0: (png(np.zeros((20, 12))), "of the size of its image"),
-        1: (pictures.encode(IMAGE, "PNG"), "has colors"),
+        1: (example_images.encode(IMAGE, "PNG"), "has colors"),
         2: (png(np.full((12, 20), 4)), "has the index 4"),
         3: (None, "No such file"),
     }
@@ -239,7 +239,7 @@ def test_pixels_of_255_are_ignored_unless_they_are_a_class(tmp_path, caplog):
 def test_masks_of_other_formats_are_named(tmp_path):
     source = data.open_source(write(tmp_path), "all")
     path = pathlib.Path(source.mask_paths[0])
-    path.with_suffix(".jpg").write_bytes(pictures.encode(IMAGE[..., 0], "JPEG"))
+    path.with_suffix(".jpg").write_bytes(example_images.encode(IMAGE[..., 0], "JPEG"))
     path.unlink()
     notes = data.open_source(f"{source.name}#masks={tmp_path}/masks", "all").notes
     assert any("PNG" in note and str(path.with_suffix(".jpg")) in note for note in notes)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import parse, preprocess
-from tests.data import pictures
+from tests.data import example_images
 
 COLORS = (20 + 200 * np.array([*np.ndindex(2, 2, 2)])[:7]).astype(np.uint8)  # of seven labels
 MASK = np.repeat(np.repeat(np.random.default_rng(0).integers(0, 7, (8, 10), np.uint8), 16, 0), 16, 1)
@@ -109,7 +109,7 @@ def test_scaled_crop_enlarges_smaller_images():
 def test_masks_are_aligned_with_the_upright_image(orientation):
     """The crop of a JPEG is otherwise decoded before it is turned."""
     stored = COLORS[MASK] if orientation == 1 else np.rot90(COLORS[MASK])
-    encoded = pictures.encode(stored, "JPEG", quality=95, exif=pictures.exif_block(orientation))
+    encoded = example_images.encode(stored, "JPEG", quality=95, exif=example_images.exif_block(orientation))
     function = preprocess.host_function("decode_jpeg_and_inception_crop(90)")
     result = function({"image": tf.constant(encoded), "mask": MASK}, 0, 1)
     nearest = np.abs(result["image"].numpy()[:, :, None] - COLORS.astype(np.float32)).sum(-1).argmin(-1)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import parse, preprocess
-from tests.data import pictures
+from tests.data import example_images
 
 
 def run(pp, image, position=0, seed=0):
@@ -25,7 +25,7 @@ def draws(pp, image, count):
 
 @pytest.fixture(scope="module")
 def image():
-    return pictures.smooth(20, 30)
+    return example_images.smooth(20, 30)
 
 
 def test_value_range_scales_and_clips(image):
@@ -108,7 +108,7 @@ def test_inception_crop_areas_are_within_their_bounds(image):
 
 
 def test_decoding_only_the_crop_is_decoding_and_cropping():
-    encoded = pictures.encode(pictures.smooth(64, 80), "JPEG", quality=95)
+    encoded = example_images.encode(example_images.smooth(64, 80), "JPEG", quality=95)
     for position in range(5):
         whole = run("decode|inception_crop(area_min=30)", encoded, position)
         # The place in the string is a part of the seed, so the operation has to stand at the same place.
@@ -120,7 +120,7 @@ def test_decoding_only_the_crop_is_decoding_and_cropping():
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "WEBP"])
 def test_decode_and_crop_of_other_formats_equals_decoding_then_cropping(format):
-    encoded = pictures.encode(pictures.smooth(), format)
+    encoded = example_images.encode(example_images.smooth(), format)
     # The place in the string is a part of the seed, so the operation has to stand at the same place.
     expected = run("decode|inception_crop(16)", encoded)
     np.testing.assert_array_equal(run("keep('image')|decode_jpeg_and_inception_crop(16)", encoded), expected)
@@ -144,7 +144,7 @@ def test_decode_and_crop_of_an_array_equals_cropping(image):
     ],
 )
 def test_one_pixel_images_are_processed(pp):
-    result = run(f"decode|{pp}", pictures.encode(np.full((1, 1, 3), 90, np.uint8)))
+    result = run(f"decode|{pp}", example_images.encode(np.full((1, 1, 3), 90, np.uint8)))
     assert result.shape == (8, 8, 3)
     if "pad" in pp:  # the pixel, in zeros
         assert set(np.unique(result)) <= {0, 90} and (result != 0).sum() <= 3
@@ -212,7 +212,7 @@ def test_every_random_operation_is_compared():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_operations_depend_on_the_seed_and_the_position(name, image):
-    picture = pictures.encode(image, "JPEG") if name.startswith("decode") else image
+    picture = example_images.encode(image, "JPEG") if name.startswith("decode") else image
     function = preprocess.host_function(RANDOM[name])
 
     def results(seed, positions):

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_vit import data
 from keras_vit.data import fingerprint
 from keras_vit.data.readers import parquet
-from tests.data import pictures
+from tests.data import example_images
 from train.datasets import audit
 
 pyarrow = pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
@@ -15,7 +15,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 
 def image(number):
-    return pictures.encode(np.full((4, 4, 3), number, np.uint8))
+    return example_images.encode(np.full((4, 4, 3), number, np.uint8))
 
 
 def write(path, numbers, labels=None, names=None, group=4, image_type="struct"):

@@ -11,7 +11,7 @@ from keras_vit.data import seeds
 from keras_vit.data.sources import ArraySource
 from keras_vit.models import VisionTransformer
 from tests import selection
-from tests.data import pictures
+from tests.data import example_images
 from tests.data.test_tfrecord import write_numbered
 
 PRIME = 97  # examples; no batch size divides it
@@ -39,7 +39,7 @@ def source(request, tmp_path_factory):
         return data.open_source(f"tfrecord:{root}", num_classes=10)
     for i in range(PRIME):
         (root / str(i % 10)).mkdir(exist_ok=True)
-        content = pictures.encode(np.full((4, 4, 3), i, np.uint8))
+        content = example_images.encode(np.full((4, 4, 3), i, np.uint8))
         (root / str(i % 10) / f"{i}.png").write_bytes(content)
     return data.open_source(f"folder:{root}", "all")
 

@@ -7,7 +7,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from keras_vit.data import preprocess, randaugment
 from tests import half_precision
-from tests.data import pictures
+from tests.data import example_images
 
 # What big_vision's pp/archive/autoaugment.py computes (TensorFlow 2.21, in graphs), with the three functions that it
 # takes from tensorflow-addons written with ImageProjectiveTransformV3. Keys: operation/magnitude/sign, or
@@ -51,7 +51,7 @@ def test_reference_mode_matches_the_published_code_bit_for_bit(name):
 
 
 def test_reference_mode_keeps_the_bugs_of_the_published_code():
-    image = pictures.smooth()
+    image = example_images.smooth()
     invert = 255 - image
     np.testing.assert_array_equal(apply("Solarize", 10, image, [0, 0]), invert)  # 256 became 0
     np.testing.assert_array_equal(apply("Solarize", 15, image, [0, 0]), np.where(image < 128, image, invert))
@@ -65,7 +65,7 @@ CORRECTED_AT_0 = [name for name in OPERATIONS if name not in ("AutoContrast", "E
 
 @pytest.mark.parametrize("name", CORRECTED_AT_0)
 def test_corrected_mode_is_the_identity_at_magnitude_0_and_grows(name):
-    image = pictures.smooth()
+    image = example_images.smooth()
 
     def change(magnitude):
         results = [apply(name, magnitude, image, draws, "corrected") for draws in ([0.7, 0.5], [0.3, 0.5])]
@@ -80,7 +80,7 @@ def test_corrected_mode_is_the_identity_at_magnitude_0_and_grows(name):
 
 def test_color_operations_match_pillow():
     """`corrected` differs from PIL by the rounding of greys and cut fractions only: 1 or, for a blurred image, 2."""
-    image = pictures.smooth()
+    image = example_images.smooth()
     pil = Image.fromarray(image)
     stronger = 1 + 0.9 * 0.5
     for name, enhance in (
@@ -109,7 +109,7 @@ def test_gray_images_stay_gray():
 
 @pytest.mark.slow
 def test_randaug_chooses_operations_uniformly_by_its_seed():
-    image = pictures.smooth(48, 48)
+    image = example_images.smooth(48, 48)
     host = preprocess.host_function("randaug(1, 3)")
 
     @tf.function(autograph=False)
@@ -132,7 +132,7 @@ def test_randaug_chooses_operations_uniformly_by_its_seed():
 
 @pytest.mark.slow
 def test_number_of_operations_is_configurable():
-    image = tf.constant(pictures.smooth())
+    image = tf.constant(example_images.smooth())
     nothing = preprocess.host_function("randaug(0, 10)")({"image": image})["image"]
     np.testing.assert_array_equal(nothing, image)
     assert preprocess.host_function("randaug(3, 15, 'corrected')")({"image": image})["image"].shape == image.shape

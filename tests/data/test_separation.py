@@ -7,7 +7,7 @@ import pytest
 
 from keras_vit import data
 from keras_vit.data import separation, splits
-from tests.data import pictures, test_parquet, test_tfrecord, test_webdataset
+from tests.data import example_images, test_parquet, test_tfrecord, test_webdataset
 
 
 def contents(spec, split):
@@ -21,7 +21,7 @@ def folder(root, classes=3, count=20):
         (root / f"c{label}").mkdir(parents=True)
         for number in range(count):
             pixels = np.full((4, 4, 3), 60 * label + number - (number % 4 == 1), np.uint8)
-            (root / f"c{label}" / f"{number}.png").write_bytes(pictures.encode(pixels))
+            (root / f"c{label}" / f"{number}.png").write_bytes(example_images.encode(pixels))
     return f"folder:{root}"
 
 
@@ -67,7 +67,7 @@ def test_division_depends_on_neither_the_path_nor_other_images(tmp_path):
     found = [data.open_source(f"folder:{tmp_path}/{place}", "validation(train)") for place in ("a", "b/c")]
     first, second = (source.relative_paths for source in found)
     assert first == second
-    (tmp_path / "a/c0/new.png").write_bytes(pictures.encode(np.full((4, 4, 3), 250, np.uint8)))
+    (tmp_path / "a/c0/new.png").write_bytes(example_images.encode(np.full((4, 4, 3), 250, np.uint8)))
     now = data.open_source(f"folder:{tmp_path}/a", "validation(train)").relative_paths
     assert len(set(first) ^ set(now)) <= 4  # at a boundary of the test images, and of those that choose
 
@@ -102,7 +102,11 @@ def test_images_in_both_parts_and_with_two_labels_are_counted(tmp_path):
     folder(tmp_path / "train", classes=2)
     for name, source in (("c0/0", "c0/3"), ("c1/1", "c0/7"), ("c1/2", None)):
         (tmp_path / "test" / name).parent.mkdir(parents=True, exist_ok=True)
-        image = (tmp_path / f"train/{source}.png").read_bytes() if source else pictures.encode(pictures.smooth())
+        image = (
+            (tmp_path / f"train/{source}.png").read_bytes()
+            if source
+            else example_images.encode(example_images.smooth())
+        )
         (tmp_path / f"test/{name}.png").write_bytes(image)
     train, test = (data.open_source(f"folder:{tmp_path}", split) for split in ("train", "test"))
     shared, labels = separation.about_same_images([train, test])

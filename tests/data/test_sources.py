@@ -14,7 +14,7 @@ from keras_vit import data
 from keras_vit.data import separation
 from keras_vit.data.labels import numbered
 from keras_vit.data.readers import npz
-from tests.data import pictures
+from tests.data import example_images
 
 
 def labels_of(source):
@@ -333,7 +333,7 @@ def test_missing_idx_files_are_named(tmp_path):
 
 
 def test_folder_of_classes_is_divided_by_class(tmp_path):
-    spec = f"folder:{pictures.folder(tmp_path / 'p')}"
+    spec = f"folder:{example_images.folder(tmp_path / 'p')}"
     assert data.split_sizes(spec) == {"train": 27, "test": 6, "all": 33}
     train, test = data.open_source(spec, "train"), data.open_source(spec, "test")
     assert train.class_names == ("cat", "dog", "eel") and train.encoded
@@ -344,7 +344,7 @@ def test_folder_of_classes_is_divided_by_class(tmp_path):
 
 
 def test_the_division_of_a_folder_depends_on_the_names_only(tmp_path):
-    first, second = pictures.folder(tmp_path / "one"), pictures.folder(tmp_path / "elsewhere" / "two")
+    first, second = example_images.folder(tmp_path / "one"), example_images.folder(tmp_path / "elsewhere" / "two")
     names = [
         [path.removeprefix(root) for path in data.open_source(f"folder:{root}/", "test").paths]
         for root in (first, second)
@@ -356,7 +356,7 @@ def test_the_division_of_a_folder_depends_on_the_names_only(tmp_path):
 def test_split_folders_are_read(tmp_path):
     root = tmp_path / "p"
     for split, count in (("train", 5), ("val", 2), ("test", 3)):
-        pictures.folder(root / split, count=count)
+        example_images.folder(root / split, count=count)
     (root / "val" / "dog" / "deeper").mkdir()
     (root / "val" / "dog" / "deeper" / "x.JPEG").write_bytes(b"")
     spec = f"folder:{root}"
@@ -367,7 +367,7 @@ def test_split_folders_are_read(tmp_path):
 
 
 def test_a_class_may_be_called_test(tmp_path):
-    spec = f"folder:{pictures.folder(tmp_path / 'p', classes=('exam', 'test'))}"
+    spec = f"folder:{example_images.folder(tmp_path / 'p', classes=('exam', 'test'))}"
     assert data.open_source(spec, "all").class_names == ("exam", "test")
 
 
@@ -379,7 +379,7 @@ def test_invalid_folders_are_refused(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"")
     with pytest.raises(ValueError, match=r"without subfolders.*a\.jpg"):
         data.open_source(f"folder:{tmp_path}")
-    root = pictures.folder(tmp_path / "p")
+    root = example_images.folder(tmp_path / "p")
     (tmp_path / "p" / "fox").mkdir()
     (tmp_path / "p" / "fox" / "notes.txt").write_text("")
     notes = " ".join(data.open_source(f"folder:{root}").notes)
@@ -391,14 +391,14 @@ def test_invalid_folders_are_refused(tmp_path):
 
 
 def test_class_without_training_folder_is_refused(tmp_path):
-    pictures.folder(tmp_path / "train")
-    pictures.folder(tmp_path / "test", classes=("cat", "fox"))
+    example_images.folder(tmp_path / "train")
+    example_images.folder(tmp_path / "test", classes=("cat", "fox"))
     with pytest.raises(ValueError, match=r"no training folder for \['fox'\].*'test'"):
         data.open_source(f"folder:{tmp_path}")
 
 
 def test_a_name_that_is_not_utf_8_is_named_with_its_folder(tmp_path):
-    root = pictures.folder(tmp_path / "p")
+    root = example_images.folder(tmp_path / "p")
     with open(os.fsencode(f"{root}/cat/") + b"caf\xe9.jpg", "wb"):
         pass
     with pytest.raises(ValueError, match=r"xe9.*p/cat"):
@@ -566,7 +566,7 @@ def test_wrong_source_names_are_refused(spec, options, words):
 
 
 def test_examples_are_as_stored(tmp_path):
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     example = next(iter(source.examples()))
     assert example["image"].dtype == tf.string
     assert [name for name, _ in source.items()] == source.paths

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from keras_vit import data
 from keras_vit.data.readers import tfrecord
-from tests.data import pictures
-from tests.lossy_disk import LossyDisk
+from tests.data import example_images
+from tests.faulty_disk import FaultyDisk
 from train.datasets import audit, writer
 
 
@@ -30,7 +30,8 @@ def write_numbered(root, counts, split="train", label=lambda i: i % 10):
     number = 0
     for i, count in enumerate(counts):
         records = [
-            example(pictures.encode(np.full((4, 4, 3), n, np.uint8)), label(n)) for n in range(number, number + count)
+            example(example_images.encode(np.full((4, 4, 3), n, np.uint8)), label(n))
+            for n in range(number, number + count)
         ]
         write(root / f"{split}-{i:05d}-of-{len(counts):05d}", records)
         number += count
@@ -88,7 +89,7 @@ def test_label_offset_shifts_labels_that_begin_with_one(tmp_path):
 @pytest.mark.slow
 def test_other_feature_names_and_several_labels_are_read(tmp_path):
     image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
-    records = [example(pictures.encode(image), labels, ("pixels", "tags")) for labels in ([0, 2], [], [1, 1])]
+    records = [example(example_images.encode(image), labels, ("pixels", "tags")) for labels in ([0, 2], [], [1, 1])]
     write(tmp_path / "all.tfrecord", records)
     options = {"image": "pixels", "label": "tags", "label_kind": "classes", "num_classes": 3}
     source = data.open_source(f"tfrecord:{tmp_path}/*", "all", **options)
@@ -212,7 +213,7 @@ def test_labels_out_of_range_name_the_record(tmp_path):
 
 @pytest.mark.slow
 def test_written_files_contain_the_source(tmp_path):
-    folder = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    folder = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     progress = []
     paths = writer.write_tfrecords(folder, str(tmp_path / "out"), "train", 4, on_progress=progress.append)
     assert [tfrecord.count_records(path) for path in paths] == [8, 8, 8, 9]  # balanced
@@ -239,7 +240,7 @@ def test_arrays_are_written_as_png(tmp_path):
 @pytest.mark.slow
 def test_several_labels_round_trip(tmp_path):
     (tmp_path / "list.csv").write_text("path,labels\np/cat/0.jpg,red;round\np/cat/1.png,\np/dog/0.jpg,red\n")
-    pictures.folder(tmp_path / "p")
+    example_images.folder(tmp_path / "p")
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
     writer.write_tfrecords(source, str(tmp_path / "out"), "train", 1)
     written = data.open_source(f"tfrecord:{tmp_path}/out")
@@ -272,7 +273,7 @@ def test_an_interrupted_call_resumes(tmp_path):
 
 def test_written_files_survive_a_power_failure(tmp_path, monkeypatch):
     """A file that is empty would stay so: a repeated call keeps those that the description names."""
-    disk = LossyDisk(monkeypatch, tmp_path)
+    disk = FaultyDisk(monkeypatch, tmp_path)
     writer.write_tfrecords(data.open_source("digits", "test[:8]"), str(tmp_path), "test", 2)
     disk.lose_power()
     assert len(list(data.open_source(f"tfrecord:{tmp_path}", "test").examples())) == 8
@@ -280,7 +281,7 @@ def test_written_files_survive_a_power_failure(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_interrupted_call_is_not_continued_with_other_images(tmp_path):
-    folder = pictures.folder(tmp_path / "p")
+    folder = example_images.folder(tmp_path / "p")
     arguments = (str(tmp_path / "out"), "all", 3)
     writer.write_tfrecords(data.open_source(f"folder:{folder}", "all"), *arguments)
     first = data.open_source(f"folder:{folder}", "all").paths[0]
@@ -291,7 +292,7 @@ def test_interrupted_call_is_not_continued_with_other_images(tmp_path):
 
 @pytest.fixture
 def damaged(tmp_path):
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     bad = [source.paths[4], source.paths[20]]
     with open(bad[0], "wb"):
         pass
@@ -326,7 +327,7 @@ def test_a_folder_contains_one_data_set(tmp_path):
     first.unlink()
     writer.write_tfrecords(data.open_source("digits", "test[:30]"), str(tmp_path), "test", 3)
     assert first.exists()
-    pairs = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    pairs = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     with pytest.raises(ValueError, match="other classes"):
         writer.write_tfrecords(pairs, str(tmp_path), "train", 3)
     with pytest.raises(ValueError, match="num_shards=31 for 30"):

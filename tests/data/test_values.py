@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from tests.data import pictures
+from tests.data import example_images
 from tests.data.test_tfrecord import write as write_records
 from tests.programs import call
 from train.datasets import audit, writer
@@ -20,7 +20,7 @@ def listed(tmp_path):
     """A list of three images with two numbers each."""
     for number in AGES:
         image = np.full((4, 4, 3), 10 * number, np.uint8)
-        (tmp_path / f"{number}.png").write_bytes(pictures.encode(image))
+        (tmp_path / f"{number}.png").write_bytes(example_images.encode(image))
     lines = ["path,age,height,label", *(f"{number}.png,{age},{number},x" for number, age in AGES.items())]
     (tmp_path / "list.csv").write_text("\n".join(lines))
     return f"manifest:{tmp_path}/list.csv"
@@ -155,7 +155,7 @@ def test_values_round_trip_through_tfrecords_in_float32(listed, tmp_path):
 
 @pytest.mark.slow
 def test_a_record_without_a_finite_number_is_named(tmp_path):
-    image = pictures.encode(np.zeros((4, 4, 3), np.uint8))
+    image = example_images.encode(np.zeros((4, 4, 3), np.uint8))
     write_records(tmp_path / "all.tfrecord", [record(image, age=1.0), record(image, age=math.inf)])
     source = data.open_source(f"tfrecord:{tmp_path}/*", "all", values="age")
     with data.image_errors(), pytest.raises(Exception) as error:

@@ -11,11 +11,11 @@ from keras_vit import data
 from keras_vit.data import fingerprint
 from keras_vit.data.readers import shards, tar
 from keras_vit.util.source_specs import expanded
-from tests.data import pictures
+from tests.data import example_images
 
 
 def image(number):
-    return pictures.encode(np.full((4, 4, 3), number, np.uint8))
+    return example_images.encode(np.full((4, 4, 3), number, np.uint8))
 
 
 def add(archive, name, content, **fields):

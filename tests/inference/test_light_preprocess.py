@@ -12,7 +12,7 @@ from PIL import Image
 from keras_vit.data import parse, preprocess
 from keras_vit.inference import light_decode, light_preprocess, preparation
 from tests import tiny
-from tests.data import pictures
+from tests.data import example_images
 
 STRINGS = [
     "decode|resize(48)|value_range(-1, 1)",
@@ -81,27 +81,33 @@ def test_exif_orientation_matches_tensorflow(orientation):
 @pytest.mark.parametrize("values", [(3, 6), (6, 3)])
 def test_several_orientations_match_tensorflow(values):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
-    content, one = encoded("JPEG"), pictures.exif_block(values[0])
+    content, one = encoded("JPEG"), example_images.exif_block(values[0])
     # Two entries in place of one, before the end of the directory.
-    block = one[:14] + b"\0\2" + one[16:-4] + pictures.exif_block(values[1])[16:]
-    assert_equal(STRINGS[0], content[:20] + pictures.segment(0xE1, block) + content[20:])
+    block = one[:14] + b"\0\2" + one[16:-4] + example_images.exif_block(values[1])[16:]
+    assert_equal(STRINGS[0], content[:20] + example_images.segment(0xE1, block) + content[20:])
 
 
 @pytest.mark.parametrize(
     "before",
-    [pictures.XMP, pictures.COMMENT, pictures.PHOTOSHOP, pictures.ICC, pictures.XMP + pictures.EXIF],
+    [
+        example_images.XMP,
+        example_images.COMMENT,
+        example_images.PHOTOSHOP,
+        example_images.ICC,
+        example_images.XMP + example_images.EXIF,
+    ],
     ids=["xmp", "comment", "photoshop", "icc", "two"],
 )
 @pytest.mark.parametrize("jfif", [True, False])
 def test_exif_at_other_positions_is_left_to_tensorflow(before, jfif):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
     content = encoded("JPEG")
-    content = content[: 20 if jfif else 2] + before + pictures.EXIF + content[20:]
+    content = content[: 20 if jfif else 2] + before + example_images.EXIF + content[20:]
     with pytest.raises(light_preprocess.NotCovered):
         light_preprocess.function_of(STRINGS[0])(content)
 
 
-PLAIN = pictures.encode(pictures.smooth())
+PLAIN = example_images.encode(example_images.smooth())
 END = PLAIN[-12:]
 ROWS = PLAIN[41:-16]  # the only part, between its name and its checksum
 
@@ -111,14 +117,14 @@ ROWS = PLAIN[41:-16]  # the only part, between its name and its checksum
     [
         PLAIN[:-13] + bytes([PLAIN[-13] ^ 1]) + END,
         PLAIN[:-12],
-        PLAIN[:33] + pictures.chunk(b"UNKN", b"") + PLAIN[33:],
-        PLAIN[:33] + pictures.chunk(b"l33t", b"") + PLAIN[33:],
+        PLAIN[:33] + example_images.chunk(b"UNKN", b"") + PLAIN[33:],
+        PLAIN[:33] + example_images.chunk(b"l33t", b"") + PLAIN[33:],
         PLAIN[:33] + PLAIN[8:],
-        PLAIN[:33] + pictures.chunk(b"IDAT", ROWS[:-4]) + END,
-        PLAIN[:33] + pictures.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS)[:-100])) + END,
-        PLAIN[:33] + pictures.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS) + bytes(9))) + END,
-        PLAIN[:33] + pictures.chunk(b"eXIf", pictures.exif_block(6)[6:]) + PLAIN[33:],
-        PLAIN[:33] + pictures.chunk(b"acTL", bytes(8)) + PLAIN[33:],
+        PLAIN[:33] + example_images.chunk(b"IDAT", ROWS[:-4]) + END,
+        PLAIN[:33] + example_images.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS)[:-100])) + END,
+        PLAIN[:33] + example_images.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS) + bytes(9))) + END,
+        PLAIN[:33] + example_images.chunk(b"eXIf", example_images.exif_block(6)[6:]) + PLAIN[33:],
+        PLAIN[:33] + example_images.chunk(b"acTL", bytes(8)) + PLAIN[33:],
     ],
     ids=[
         *("checksum", "no end", "unknown", "no name", "two headers", "no checksum of rows", "rows missing"),

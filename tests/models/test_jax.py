@@ -11,7 +11,7 @@ PROGRAM = """
 import keras, numpy as np, jax, pytest, sys
 from tests import golden_data
 from tests.models import variants
-from tests.models import test_todays_vits
+from tests.models import test_dinov3_siglip
 from tests.models.test_golden import TOLERANCE, assign, by_path, model_of
 
 assert keras.backend.backend() == "jax"
@@ -22,9 +22,9 @@ assign(model, by_path(golden_data.params(data)))
 np.testing.assert_allclose(model.predict(data["image"], verbose=0), data["logits"], **TOLERANCE)
 print("hybrid_blocks")
 
-test_todays_vits.check("hf_siglip_head72")  # `make test-jax` takes all
-test_todays_vits.check("hf_dinov3_wide", any_size=True)
-print("todays_vits")
+test_dinov3_siglip.check("hf_siglip_head72")  # `make test-jax` takes all
+test_dinov3_siglip.check("hf_dinov3_wide", any_size=True)
+print("dinov3_siglip")
 
 # A whole training step, with recomputed blocks and a gradient for every variable.
 model = variants.make("dinov3", remat="blocks")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from tests.data import pictures
+from tests.data import example_images
 from tests.programs import call, load
 from train.datasets import audit
 
@@ -41,8 +41,8 @@ def test_check_data_prints_counts_and_problems(folder, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_check_data_finds_images_in_several_splits(tmp_path, capsys):
-    pictures.folder(tmp_path / "train")
-    pictures.folder(tmp_path / "test", count=2)  # the same first images
+    example_images.folder(tmp_path / "train")
+    example_images.folder(tmp_path / "test", count=2)  # the same first images
     assert call("train.check_data", data=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
     text = capsys.readouterr().out
     assert "train: minimum 24 x 20, median 24 x 25, maximum 24 x 30 pixels" in text  # width x height
@@ -142,7 +142,9 @@ def test_images_of_one_color_and_other_shapes_are_not_duplicates(tmp_path):
     for class_name, shape in (("a", (2, 8)), ("b", (4, 4)), ("c", (8, 2))):
         (tmp_path / class_name).mkdir()
         for name in "01":
-            (tmp_path / class_name / f"{name}.png").write_bytes(pictures.encode(np.full((*shape, 3), 7, np.uint8)))
+            (tmp_path / class_name / f"{name}.png").write_bytes(
+                example_images.encode(np.full((*shape, 3), 7, np.uint8))
+            )
     found = audit.audit(data.open_source(f"folder:{tmp_path}", "all"))
     assert sorted(report.size for report in found) == [(2, 8)] * 2 + [(4, 4)] * 2 + [(8, 2)] * 2
     groups = audit.duplicates({"all": found})

@@ -12,7 +12,7 @@ import pytest
 
 from keras_vit import tf_serving
 from tests import forked, selection, tiny
-from tests.data import pictures
+from tests.data import example_images
 from tests.programs import call, load
 from tests.tf_serving import servers
 
@@ -50,7 +50,7 @@ def test_examples_are_test_images_that_need_no_download(tmp_path):
     for source in ("tfds:mnist", "folder:gs://bucket/photos", "folder:missing", ""):
         assert found(source) == {}
     for split in ("train", "test"):
-        pictures.folder(tmp_path / split, count=3)
+        example_images.folder(tmp_path / split, count=3)
     names = {f"{name}/{index}" for name in ("cat", "dog", "eel") for index in range(3)}
     shown = found(f"folder:{tmp_path}")  # files of several classes have the same names
     assert len(shown) == 8 and {name.partition(".")[0] for name in shown} < names

@@ -12,7 +12,7 @@ from keras_vit.runs import checkpoints
 from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.runs.errors import CheckpointMismatch, StorageError
 from keras_vit.util import file_io
-from tests.lossy_disk import LossyDisk
+from tests.faulty_disk import FaultyDisk
 
 
 def arrays(step=0, size=1000):
@@ -64,7 +64,7 @@ def test_incomplete_later_checkpoints_are_deleted(tmp_path):
 
 
 def test_checkpoint_survives_a_power_failure(tmp_path, monkeypatch):
-    disk = LossyDisk(monkeypatch, tmp_path)
+    disk = FaultyDisk(monkeypatch, tmp_path)
     saved(tmp_path, [10, 20], best=[20])
     disk.lose_power()
     assert restored(tmp_path) == restored(tmp_path / "best") == 20

@@ -16,7 +16,7 @@ from keras_vit.data.errors import bad_image
 from keras_vit.runs import errors
 from keras_vit.training import distribute
 from keras_vit.util import signals
-from tests.training.worlds import ROOT
+from tests.training.small_runs import ROOT
 
 # Like a program, it imports TensorFlow, which takes seconds, only where `main` needs it.
 FAILS = """

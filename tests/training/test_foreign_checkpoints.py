@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit import recipe as recipes
 from keras_vit.training.run import load_weights
 from tests import programs
-from tests.training import worlds
+from tests.training import small_runs
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 
@@ -127,7 +127,7 @@ def test_fine_tuning_and_resuming_without_the_file(timm, tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["architecture"]["arguments"]["pooling"] == "gap"
     assert config["recipe"]["model"]["arguments"] == {}
-    assert len(worlds.final_weights(tmp_path / "run")) > 16
+    assert len(small_runs.final_weights(tmp_path / "run")) > 16
     timm.rename(tmp_path / "moved")
     assert "Resuming from the checkpoint of step 2" in train(4)
 

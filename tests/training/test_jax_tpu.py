@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.training.worlds import ROOT
+from tests.training.small_runs import ROOT
 from tools.compile_plan.compiler import TpuCompiler
 
 pytestmark = [

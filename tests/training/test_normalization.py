@@ -11,7 +11,7 @@ from keras_vit.checkpoints.recognition import read_headers
 from keras_vit.cli import command_line
 from keras_vit.runs.pixel_range import set_normalization
 from tests import golden_data, programs, tiny
-from tests.data import pictures
+from tests.data import example_images
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -136,7 +136,7 @@ def test_normalization_of_each_project_has_an_operation():
 
 @pytest.mark.slow
 def test_a_run_has_the_normalization_of_its_weights_and_resumes_without_them(dinov2, tmp_path):
-    source = pictures.folder(tmp_path / "pictures", count=5)
+    source = example_images.folder(tmp_path / "pictures", count=5)
     (tmp_path / "mine.py").write_text(MINE.replace("SOURCE", source))
     flags = [f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run", f"--config.model.weights={dinov2}"]
     code, output = programs.run("train.main", *flags)

@@ -47,7 +47,7 @@ from keras_vit.training.loop import Loop
 from keras_vit.training.teacher import Teacher
 from keras_vit.training.validation import Validation
 from tests import programs, selection, tiny
-from tests.training import linear_probe, masked, reference, toy, worlds
+from tests.training import linear_probe, masked, reference, small_runs, toy
 from tests.training.test_loop import Improving, lines
 from tests.training.trajectories import error
 
@@ -352,7 +352,7 @@ def test_dropout_depends_on_seed_and_step_only():
 # The loop
 
 
-class World:
+class Trainer:
     """Everything that a run needs, as `train.main` makes it; `run()` starts or resumes in `directory`."""
 
     def __init__(self, directory, recipe, where=None, bad_step=None, sharded=False):
@@ -370,7 +370,7 @@ class World:
             return images + batch["poison"][:, None, None, None], labels
 
         self.step = TrainStep(self.state, recipe, poisoned, BATCH)
-        # A function of arrays: one that was compiled for the same recipe and devices serves another world, too.
+        # A function of arrays: one that was compiled for the same recipe and devices serves another trainer, too.
         name = (repr(recipe), self.where.mesh, self.where.fsdp)
         self.step.compiled = COMPILED.setdefault(name, self.step.compiled)
         mask = np.asarray([1.0] * 11 + [0.0] * 5, np.float32)
@@ -408,9 +408,9 @@ COMPILED = {}
 def whole(request, tmp_path_factory):
     """An uninterrupted run on one device, or on four with sharded weights."""
     directory = tmp_path_factory.mktemp("whole")
-    world = World(directory, RUN, devices(request.param, fsdp=request.param > 1))
-    world.results = world.run()
-    return world
+    trainer = Trainer(directory, RUN, devices(request.param, fsdp=request.param > 1))
+    trainer.results = trainer.run()
+    return trainer
 
 
 def test_training_writes_metrics(whole):
@@ -427,8 +427,8 @@ def test_training_writes_metrics(whole):
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("stop_at", selection.cases([2, 5, 6], [5], selection.EXHAUSTIVE))
 def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
-    """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
-    first = World(tmp_path, RUN, whole.where, sharded=sharded)
+    """SIGTERM after `stop_at` steps; a second trainer resumes. Dropout, averages and metrics agree."""
+    first = Trainer(tmp_path, RUN, whole.where, sharded=sharded)
     next_count, call = first.loop._next_count, first.loop.run_steps
     monkeypatch.setattr(first.loop, "_next_count", lambda step, speed: min(1, next_count(step, speed)))
 
@@ -440,7 +440,7 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
     monkeypatch.setattr(first.loop, "run_steps", call_and_terminate)
     with pytest.raises(Interrupted, match=f"SIGTERM at step {stop_at} of 10; the state is saved"):
         first.run()
-    second = World(tmp_path, RUN, whole.where)
+    second = Trainer(tmp_path, RUN, whole.where)
     assert second.restored == stop_at
     second.run()
     assert_same(saved(second.state), saved(whole.state))
@@ -450,32 +450,32 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
 def test_another_number_of_devices_resumes(whole, tmp_path):
     """Two devices end in step 7; one goes on from the checkpoint of step 6 to the result of `whole`."""
     with pytest.raises(Diverged):
-        World(tmp_path, RUN, devices(2, fsdp=True), bad_step=7).run()
-    world = World(tmp_path, RUN)
-    assert world.restored == 6
-    world.run()
-    assert_close(saved(world.state), saved(whole.state))
-    worlds.assert_same_metrics(world.directory, whole.directory)
+        Trainer(tmp_path, RUN, devices(2, fsdp=True), bad_step=7).run()
+    trainer = Trainer(tmp_path, RUN)
+    assert trainer.restored == 6
+    trainer.run()
+    assert_close(saved(trainer.state), saved(whole.state))
+    small_runs.assert_same_metrics(trainer.directory, whole.directory)
 
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory):
     """A state on eight devices with sharded weights, of which each host saves its parts."""
-    world = World(tmp_path_factory.mktemp("sharded"), RUN, devices(8, fsdp=True), sharded=True)
-    for weight in (*world.state.trained, *world.state.moving):
+    trainer = Trainer(tmp_path_factory.mktemp("sharded"), RUN, devices(8, fsdp=True), sharded=True)
+    for weight in (*trainer.state.trained, *trainer.state.moving):
         weight.assign(weight.value + 1)
-    world.state.progress.step = 9
-    world.store.save(world.state.values(whole=False), best=True)
-    world.store.wait()
-    return world
+    trainer.state.progress.step = 9
+    trainer.store.save(trainer.state.values(whole=False), best=True)
+    trainer.store.wait()
+    return trainer
 
 
 @pytest.mark.parametrize(("count", "fsdp"), [(4, 4), (1, 1), (8, 2)])
 def test_checkpoint_of_eight_devices_resumes_on_another_mesh(sharded, count, fsdp):
-    world = World(sharded.directory, RUN, devices(count, fsdp))
-    assert world.restored == 9
-    assert_same(saved(world.state), saved(sharded.state))
-    kernel = max(world.state.trained, key=lambda weight: math.prod(weight.shape)).value
+    trainer = Trainer(sharded.directory, RUN, devices(count, fsdp))
+    assert trainer.restored == 9
+    assert_same(saved(trainer.state), saved(sharded.state))
+    kernel = max(trainer.state.trained, key=lambda weight: math.prod(weight.shape)).value
     assert kernel.addressable_shards[0].data.size == kernel.size // fsdp
 
 
@@ -498,7 +498,7 @@ def test_interrupted_write_leaves_the_previous_checkpoint(sharded, tmp_path):
     torn = tmp_path / "checkpoints/ckpt_12.orbax-checkpoint-tmp"
     (tmp_path / "checkpoints/ckpt_9").rename(torn)
     shutil.copytree(torn, tmp_path / "checkpoints/ckpt_9")
-    assert World(tmp_path, RUN).restored == 9
+    assert Trainer(tmp_path, RUN).restored == 9
     assert not torn.exists()
 
 
@@ -599,17 +599,17 @@ def test_a_kill_during_the_writes_of_the_best_parts(tmp_path, monkeypatch, write
 
     for directory in directories:
         directory.mkdir()
-        world = World(directory, run, sharded=True)
-        world.loop.evaluators = [Improving()]
+        trainer = Trainer(directory, run, sharded=True)
+        trainer.loop.evaluators = [Improving()]
         if directory == directories[1]:
             monkeypatch.setattr(checkpoints, "write_manifest", write_manifest)
             with pytest.raises(StorageError):
-                world.run()
+                trainer.run()
             monkeypatch.undo()
-            world = World(directory, run, sharded=True)
-            world.loop.evaluators = [Improving()]
-            assert world.restored == (4 if write == 2 else 8)
-        world.run()
+            trainer = Trainer(directory, run, sharded=True)
+            trainer.loop.evaluators = [Improving()]
+            assert trainer.restored == (4 if write == 2 else 8)
+        trainer.run()
     for directory in directories:
         assert checkpoints.saved_steps(directory / "checkpoints/best") == [8]
         assert checkpoints.saved_steps(directory / "checkpoints")[-1] == 16
@@ -629,12 +629,12 @@ def test_parts_of_another_format_or_recipe_are_refused(sharded):
     with pytest.raises(CheckpointMismatch, match="several hosts on JAX"):
         CheckpointStore(f"{sharded.directory}/checkpoints").restore(sharded.state.specs())
     with pytest.raises(CheckpointMismatch, match="ckpt_9 does not fit this recipe"):
-        World(sharded.directory, recipe(optim={"ema_momentum": 0.8, "name": "sgd"}))
+        Trainer(sharded.directory, recipe(optim={"ema_momentum": 0.8, "name": "sgd"}))
 
 
 def test_checkpoint_of_another_recipe_is_refused(whole):
     with pytest.raises(CheckpointMismatch, match="ckpt-10 does not fit this recipe"):
-        World(whole.directory, recipe(optim={"ema_momentum": 0.8, "name": "sgd"}))
+        Trainer(whole.directory, recipe(optim={"ema_momentum": 0.8, "name": "sgd"}))
 
 
 def test_evaluation_and_forward_use_the_averages(whole):

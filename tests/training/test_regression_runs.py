@@ -11,7 +11,7 @@ from keras_vit.inference import open_predictor
 from keras_vit.runs.run_directory import read_metrics
 from keras_vit.runs.trained_run import load_run
 from tests import programs
-from tests.training import worlds
+from tests.training import small_runs
 
 PP = "decode|resize(8)|value_range(-1, 1)"
 FIELDS = {
@@ -47,7 +47,7 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(source, tmp_path_factory):
     directory = tmp_path_factory.mktemp("regression") / "run"
-    return directory, worlds.train(directory, data__source=source, **FIELDS)
+    return directory, small_runs.train(directory, data__source=source, **FIELDS)
 
 
 @pytest.mark.slow

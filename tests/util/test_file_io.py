@@ -12,7 +12,7 @@ import pytest
 
 from keras_vit.util import file_io, formatting, image_files
 from tests import forked
-from tests.lossy_disk import LossyDisk
+from tests.faulty_disk import FaultyDisk
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
@@ -244,7 +244,7 @@ def test_written_files_survive_a_power_failure(write, tmp_path, monkeypatch):
     path = tmp_path / "a"
     if write == "replaced file":
         path.write_text("old")
-    disk = LossyDisk(monkeypatch, tmp_path)
+    disk = FaultyDisk(monkeypatch, tmp_path)
     if write == "directory":
         with file_io.atomic_directory(path) as temporary:
             pathlib.Path(temporary, "b").mkdir()
@@ -276,7 +276,7 @@ def test_only_a_directory_may_fail_to_be_synced(fails_for, tmp_path, monkeypatch
 def test_simulated_power_failure_loses_unsynced_names_and_contents(synced, expected, tmp_path, monkeypatch):
     """The tests above can fail: an atomic write without any sync."""
     (tmp_path / "a").write_text("old")
-    disk = LossyDisk(monkeypatch, tmp_path)
+    disk = FaultyDisk(monkeypatch, tmp_path)
     if synced:
         file_io._sync(tmp_path / "a")
     (tmp_path / "b").write_text("new")

@@ -16,7 +16,7 @@ from keras_vit import zoo
 from keras_vit.outputs import of as kind_of
 from keras_vit.training.chosen_recipe import Choices, recipe_of, seconds_of
 from keras_vit.training.planning import fitting, plan, rules
-from tests.data import pictures
+from tests.data import example_images
 from tests.recipe import toy
 
 FACTS = rules.Facts(images=1_600, test_images=400, outputs=3, kind=kind_of("class"), gpus=0, memory=8e9, cores=2)
@@ -42,7 +42,7 @@ def machine(monkeypatch):
 
 @pytest.fixture
 def photos(tmp_path):
-    return pictures.folder(tmp_path / "photos")
+    return example_images.folder(tmp_path / "photos")
 
 
 def chosen(name, facts=FACTS, recipe=PRETRAINED, **fields):
@@ -463,9 +463,11 @@ def test_missing_named_weights_are_an_error(choices, offline, machine, photos):
 
 @pytest.mark.slow
 def test_too_few_or_missing_data_are_refused(machine, tmp_path):
-    pictures.folder(tmp_path / "one", classes=("cat",))
-    pictures.folder(tmp_path / "few", classes=("cat", "dog"), count=1)
-    pictures.folder(tmp_path / "enough", classes=("cat", "dog"), count=3)  # two of each class, and one to test with
+    example_images.folder(tmp_path / "one", classes=("cat",))
+    example_images.folder(tmp_path / "few", classes=("cat", "dog"), count=1)
+    example_images.folder(
+        tmp_path / "enough", classes=("cat", "dog"), count=3
+    )  # two of each class, and one to test with
     assert recipe_of(Choices(str(tmp_path / "enough"), model="ViT_Ti16")).data.eval_split == "test"
     for name, said in (("one", "one class, 'cat'"), ("few", "at least 4 images"), ("none", "no folder")):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
@@ -488,7 +490,7 @@ def test_data_with_masks_select_the_segmentation_recipe(monkeypatch, machine, tm
 
 @pytest.mark.slow
 def test_multi_label_data_select_task_and_loss(machine, tmp_path):
-    pictures.folder(tmp_path / "p", classes=("cat",), count=12)
+    example_images.folder(tmp_path / "p", classes=("cat",), count=12)
     rows = [f"{path.relative_to(tmp_path)},red;round" for path in sorted((tmp_path / "p").rglob("*.*"))]
     (tmp_path / "list.csv").write_text("\n".join(["path,labels", *rows]))
     choices = {"data": f"manifest:{tmp_path}/list.csv", "model": "ViT_Ti16"}
@@ -521,7 +523,7 @@ def test_best_checkpoint_is_chosen_on_other_images_than_the_test_split(
 ):
     """A part of the training images, if there are no others. The test images do it only if the user says so."""
     for name in folders.split():
-        pictures.folder(tmp_path / name, count=count)
+        example_images.folder(tmp_path / name, count=count)
     with caplog.at_level(logging.INFO, logger="absl"):
         recipe = fitted(str(tmp_path), "ViT_Ti16", lambda recipe: recipes.replace(recipe, settings))
     assert (recipe.data.train_split, recipe.data.eval_split, recipe.data.test_split) == expected

@@ -383,7 +383,7 @@ def test_files_without_a_kind_of_tensor_load_unchanged_or_are_refused(name, tmp_
 
 
 def to_plain_meta(name):
-    from tests.checkpoints.test_todays_vits import to_meta
+    from tests.checkpoints.test_dinov3_siglip import to_meta
 
     return to_meta(name, three="dinov3" in name)
 
