@@ -78,7 +78,7 @@ def test_files_of_other_projects_give_golden_outputs_and_are_written_back(name, 
             continue
         written.append(format)
         assert files.config_of(path) == model.config
-        # As the other project reads it: without the note in the header.
+        # As the other project reads it: without the metadata in the header.
         tensors = load_file(os.path.join(path, "model.safetensors"))
         config = json.loads((tmp_path / format / "config.json").read_text())
         bare = files.write_directory(tmp_path / f"bare_{format}", tensors, config)

@@ -89,7 +89,7 @@ def test_weights_with_nan_or_infinity_are_refused(value, tmp_path):
     for variable, array in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(np.asarray(variable), array)
     load_checkpoint(model, path, allow_nonfinite=True)
-    load_checkpoint(model, path, head="reset")  # a tensor that is not used does no harm
+    load_checkpoint(model, path, head="reset")  # an unused tensor is ignored
 
 
 @pytest.mark.slow

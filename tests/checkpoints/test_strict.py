@@ -188,7 +188,7 @@ def test_wrong_arguments_of_saving(tmp_path):
 
 
 def big_transfer(tmp_path):
-    """Returns a file in the names of the published BiT files, without our note."""
+    """Return a file with the names of the published BiT files, without our metadata."""
     return files.write_npz(tmp_path / "BiT-M.npz", files.tensors_of("bit_big_transfer"))
 
 
@@ -198,7 +198,7 @@ def bit(**arguments):
 
 @pytest.mark.slow
 def test_pool_padding_of_published_bit_files_is_compared(tmp_path, caplog):
-    # Their max-pooling was padded with zeros, which changes the outputs; nothing said so.
+    # Their max-pooling was padded with zeros, which silently changes the outputs.
     path = big_transfer(tmp_path)
     with caplog.at_level("WARNING", logger="absl"):
         report = load_checkpoint(bit(), path)
@@ -285,7 +285,7 @@ def test_attention_heads_are_64_wide_by_default(project, width, heads, tmp_path)
     model = keras_vit.VisionTransformer(8, width, 1, 1, 16, image_size=16, classes=2, activation="gelu")
     save_checkpoint(model, tmp_path / "written", format=project)
     tensors = load_file(tmp_path / "written" / "model.safetensors")
-    bare = files.write_directory(tmp_path / "bare", tensors)  # neither a configuration nor a note
+    bare = files.write_directory(tmp_path / "bare", tensors)  # neither a configuration nor metadata
     assert model_from_checkpoint(bare).get_config()["num_heads"] == heads
 
 

@@ -81,7 +81,7 @@ def test_missing_number_of_heads_is_refused(name):
 
 
 def test_missing_patch_size_is_refused():
-    name = "vit_pytorch_one_head"  # 4 x 6 pixels of one channel; without a projection behind it, one head is certain
+    name = "vit_pytorch_one_head"  # 4 x 6 pixels of one channel; without an output projection, there is one head
     with pytest.raises(CheckpointError, match="patch_size"):
         architecture_of(path_of(name))
     found = architecture_of(path_of(name), patch_size=(4, 6), grid=(3, 4))[1]

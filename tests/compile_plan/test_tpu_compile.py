@@ -1,4 +1,4 @@
-"""The TPU's own compiler takes every step that runs inside of `strategy.run`, on a machine without a TPU.
+"""The TPU compiler compiles every step that runs in `strategy.run`, on a machine without a TPU.
 
 A few cases are in the default run, all of them in `make test-tpu`. Nothing is run: that the numbers are right is tested
 elsewhere, on other hardware.

@@ -303,7 +303,7 @@ def test_truncated_compressed_idx_is_refused(idx_folder):
 
 
 def test_idx_that_unpacks_to_more_than_its_header_states(idx_folder):
-    """The unpacked size at the end of the file, which it is modulo 2**32, may lie."""
+    """The unpacked size at the end of the file, which is stored modulo 2**32, may be wrong."""
     path = idx_folder / "train-images-idx3-ubyte.gz"
     images, _ = arrays()
     content = idx(images)

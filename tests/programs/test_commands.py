@@ -147,7 +147,7 @@ def values(program, flag):
 
 
 def test_flags_have_the_values_and_defaults_of_the_library():
-    """They are written out where they are defined: the library is imported after the flags are parsed."""
+    """Flags repeat the values as literals, because the library is imported after the flags are parsed."""
     known = dict.fromkeys([*distribute.STRATEGIES, *distribute.JAX_STRATEGIES])
     assert list(common_flags.STRATEGIES) == list(known)
     assert values("export.main", "signature") == list(signatures.EXTRA_SIGNATURES)

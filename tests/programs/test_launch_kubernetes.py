@@ -49,7 +49,7 @@ def test_kubernetes_takes_the_files(target, kinds):
 
 
 def paths(value, prefix=()):
-    """The places of all fields of a document."""
+    """The paths of all fields of a document."""
     for key, child in value.items() if isinstance(value, dict) else enumerate(value):
         yield (*prefix, key)
         if isinstance(child, dict | list):
@@ -89,7 +89,7 @@ def test_pods_of_a_job_find_each_other(monkeypatch):
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 4
     names = [variable["name"] for variable in container["env"]]
     text = container["env"][names.index("TF_CONFIG")]["value"]
-    assert names.index("INDEX") < names.index("TF_CONFIG")  # Kubernetes replaces what stands before
+    assert names.index("INDEX") < names.index("TF_CONFIG")  # Kubernetes replaces the preceding text
     for index in range(3):
         monkeypatch.setenv("TF_CONFIG", text.replace("$(INDEX)", str(index)))
         distribute.check_tf_config()

@@ -28,7 +28,7 @@ def arrays_of(prefix):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of 4 steps whose best checkpoint, of step 2, has weights of its own. Not to be changed."""
+    """A run of 4 steps whose best checkpoint, of step 2, differs from the final model. Tests must not change it."""
     directory = shutil.copytree(STORED, tmp_path_factory.mktemp("chosen") / "run")
     rng = np.random.default_rng(1)
     best = {
