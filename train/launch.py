@@ -39,7 +39,10 @@ PLACES = {  # additional flags of each place
 }
 FILES = ("output", "overwrite", "submit")
 ENDINGS = {"slurm": ".sbatch", "tpu-vm": ".sh"}
-PASSED_ON = ("data", "model", "weights", "image_size", "adapt", "time", "distribute", "tpu", "virtual_devices")
+PASSED_ON = (
+    *("data", "model", "weights", "image_size", "adapt", "time", "epochs", "steps", "batch_size", "learning_rate"),
+    *("seed", "distribute", "tpu", "virtual_devices"),
+)
 SHARED = "/shared"  # default mount point of the shared storage
 
 common_flags.define_recipe_flags()
@@ -85,7 +88,9 @@ def main(argv: Sequence[str]) -> int | None:
     place, rest = options.on, read_arguments(argv[1:])
     check_flags(place)
     on_tpus = "accelerator" in PLACES[place]
-    tpu = tpus.parse(options.accelerator or "", options.chips_per_vm) if on_tpus else None
+    if on_tpus and not options.accelerator:
+        raise ValueError("--accelerator is missing: the type of the TPU slice, such as v5litepod-16 or v4-32.")
+    tpu = tpus.parse(options.accelerator, options.chips_per_vm) if on_tpus else None
     backend = options.backend or default_backend(place, on_tpus)
     if tpu and backend != "jax":
         raise ValueError(
