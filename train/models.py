@@ -27,11 +27,11 @@ flags.DEFINE_bool("verify", False, "Compare the downloaded files with their hash
 common_flags.define_json_flag("a table")
 
 with cli.imports(__name__):
-    from keras_vit import list_models, list_weights, zoo
-    from keras_vit.training.planning import cost
+    from keras_vit import zoo
     from keras_vit.util import formatting, storage
-    from keras_vit.zoo.published import PublishedWeights
-    from keras_vit.zoo.variants import constructor_name
+    from keras_vit.util.progress import track
+    from keras_vit.zoo import PublishedWeights, list_weights
+    from keras_vit.zoo.variants import constructor_name, list_models
 
 COLUMNS = (
     "model",
@@ -63,10 +63,11 @@ def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, argv[1:]
     models = {spelling: name for name in list_models() for spelling in (name, constructor_name(name))}
     chosen = [models[name] for name in given if name in models] if given else list_models()
-    found = [row for name in chosen for row in rows(name)]
-    published = [_name(row) for row in found if row["weights"]] if given or options.json or options.verify else []
     named = [name for name in given if name not in models]
-    files = {name: describe(name) for name in (*published, *named)}
+    files = {name: describe(name) for name in named}  # raises its errors before Keras is imported
+    found = [row for name in track(chosen, "Counting", unit="models") for row in rows(name)]
+    if given or options.json or options.verify:
+        files |= {_name(row): describe(_name(row)) for row in found if row["weights"]}
     if options.json:
         content = [{**row, **files.get(_name(row), {})} for row in found] + [files[name] for name in named]
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
@@ -149,6 +150,8 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _row(model: str, entry: PublishedWeights | None) -> dict[str, Any]:
+    from keras_vit.training.planning import cost  # imports Keras, which the files of weights do not need
+
     pixels, classes, arguments = (entry.resolution, entry.classes, entry.arguments) if entry else (224, 1000, {})
     head = {"classes": classes} if classes else {"include_top": False}
     counted = cost.of_variant(model, image_size=pixels, **head, **arguments)

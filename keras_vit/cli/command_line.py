@@ -154,7 +154,9 @@ def _unknown_flag(argument: str) -> str:
         typed = [f"--{flag}={value or 'VALUE'}" for flag in named]
         hint = f" Type {' or '.join(typed)}."
     else:
-        hint = checks.did_you_mean(f"--{flag}" for flag in checks.closest(name, known))
+        spellings = {last: f"config.{field}" for last, field in foreign_names.BY_LAST_COMPONENT.items()}
+        spellings = {**(spellings if "override" in known else {}), **{flag: flag for flag in known}}
+        hint = checks.did_you_mean(f"--{spellings[word]}" for word in checks.closest(name, spellings))
     return f"There is no flag --{name}.{hint}"
 
 

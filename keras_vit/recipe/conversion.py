@@ -162,7 +162,7 @@ def _unknown(path: str, names: list[str]) -> str:
     if not names:
         return f"The recipe has no field {path}. {parent} has no fields of its own."
     known = [f"{parent}.{field}" if parent else field for field in names]
-    paths = {field.rpartition(".")[2]: field for field in (*foreign_names.FIELDS, *known)}
+    paths = {**foreign_names.BY_LAST_COMPONENT, **dict(zip(names, known, strict=True))}
     fields, advice = foreign_names.fields_like(name)
     fields = fields or [f"{_ARGUMENTS}.{own}" for own in argument_names("") if own == name]
     fields = fields or [paths[own] for own in checks.closest(name, paths)]

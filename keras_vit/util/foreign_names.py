@@ -15,6 +15,7 @@ _GROUPS = {
     "optim.schedule.": "name warmup_steps end timescale cooldown_steps boundaries factor",
 }
 FIELDS = tuple(f"{group}{name}" for group, names in _GROUPS.items() for name in names.split())
+BY_LAST_COMPONENT = {field.rpartition(".")[2]: field for field in FIELDS}
 # Fields whose flag of `keras-vit train` has another name than the field.
 _FLAGS = {"total_steps": "steps", "model.variant": "model", "data.source": "data"}
 
