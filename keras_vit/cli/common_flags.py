@@ -197,7 +197,7 @@ def choices_from_flags(arguments: Sequence[str]) -> chosen_recipe.Choices:
     of_flags = [(field, options[foreign_names.flag_of(field)].value) for field in FIELDS_OF_FLAGS]
     overrides = [override.partition("=")[::2] for override in options.override]
     for field, text in [*((field, str(value)) for field, value in of_flags if value is not None), *overrides]:
-        if _literal(settings.setdefault(field, text)) != _literal(text):
+        if text != settings.setdefault(field, text) and _literal(settings[field]) != _literal(text):
             raise ValueError(f"{field} has two values, {settings[field]} and {text}. Pass one of them.")
     given = {name: options[name].value for name in names}
     return chosen_recipe.Choices(data_argument(arguments), **given, settings=settings, as_text=True)
