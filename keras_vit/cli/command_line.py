@@ -147,7 +147,7 @@ def _unknown_flag(argument: str) -> str:
     fields, advice = foreign_names.fields_like(name)
     named = [flag for flag in map(foreign_names.flag_of, fields) if flag in known]
     if not named and "override" in known:
-        named = [f"config.{field}" for field in fields]
+        named = [f"config.{field}" for field in fields if not field.startswith("--")]
     if advice and all(flag in known for flag in re.findall(r"--(\w+)", advice)):
         hint = f" {advice}"
     elif named:

@@ -23,6 +23,7 @@ _RESUME = "The same command with the same --workdir=DIR resumes the run."
 _DEVICE = "The environment variable CUDA_VISIBLE_DEVICES=0 selects the first GPU, and CUDA_VISIBLE_DEVICES=-1 the CPU."
 _CLASSES = "Leave it out: --data=DATA names the classes, such as by the folders of the images."
 _FREEZE = "--adapt=head trains only the head, and --adapt='last(4)' trains also the last four blocks."
+_PRECISION = "--config.precision=mixed_bfloat16 computes in bfloat16 and stores float32."
 _WEIGHTS = "--weights=NAME sets the initial weights, see `keras-vit models`; --weights=none trains from scratch."
 
 # Settings of training: a field of the recipe, a flag, or a sentence.
@@ -34,11 +35,11 @@ SETTINGS = {
     **dict.fromkeys(("wd", "decay"), "optim.weight_decay"),
     **dict.fromkeys(("opt", "optimizer"), "optim.name"),
     **dict.fromkeys(("sched", "scheduler", "lr_scheduler"), "optim.schedule.name"),
-    **dict.fromkeys(("warmup", "warmup_epochs"), "optim.schedule.warmup_steps"),
+    "warmup": "optim.schedule.warmup_steps",
     **dict.fromkeys(("clip", "clip_grad", "grad_clip", "max_grad_norm"), "optim.clip_norm"),
     **dict.fromkeys(("accumulate", "grad_accum", "gradient_accumulation_steps"), "optim.accumulation_steps"),
     **dict.fromkeys(("ema", "model_ema", "ema_decay"), "optim.ema_momentum"),
-    **dict.fromkeys(("amp", "fp16", "bf16", "half", "mixed_precision"), "precision"),
+    **dict.fromkeys(("amp", "fp16", "bf16", "half", "mixed_precision"), _PRECISION),
     "smoothing": "label_smoothing",
     "early_stopping": "patience",
     **dict.fromkeys(("class_weight", "class_weights"), "class_weight_exponent"),
@@ -49,7 +50,6 @@ SETTINGS = {
     **dict.fromkeys(("dropout", "drop"), "model.arguments.dropout_rate"),
     **dict.fromkeys(("drop_path", "stochastic_depth"), "model.arguments.drop_path_rate"),
     **dict.fromkeys(("data_dir", "data_path", "dataset", "train_dir"), "data.source"),
-    **dict.fromkeys(("aug", "augment", "augmentation"), "data.pp_train"),
     **dict.fromkeys(("pretrained", "checkpoint", "ckpt"), _WEIGHTS),
     **dict.fromkeys(("freeze", "frozen", "trainable"), _FREEZE),
     **dict.fromkeys(("lora", "peft"), "Type --adapt=lora."),

@@ -142,6 +142,8 @@ MISTAKES = [  # the arguments, and a part of the message
     ("train folder:tests --wd=0.1", "--config.optim.weight_decay=0.1"),
     ("train folder:tests --mixup=0.1", "--config.data.mixup=0.1"),
     ("train folder:tests --weight_decy=0.1", "'--config.optim.weight_decay'"),
+    ("train folder:tests --amp", "--config.precision=mixed_bfloat16"),
+    ("plan --output=a", "no flag --output. --help"),
     ("predict --bs=8 setup.py", "--batch_size=8"),
     ("predict --lr=8 setup.py", "no flag --lr. --help"),
     ("export --output_dir=x", "'--output'"),
