@@ -29,7 +29,7 @@ class RequestError(ValueError):
         self.status = status
 
 
-class Prediction(NamedTuple):
+class ServedPrediction(NamedTuple):
     """Prediction for one image.
 
     Attributes:
@@ -90,7 +90,7 @@ class Client:
         versions = "" if version is None else f"/versions/{version}"
         self._path = f"{self._address.path}/v1/models/{urllib.parse.quote(model)}{versions}:predict"
 
-    def predict(self, contents: Sequence[bytes], batch_size: int = 8) -> list[Prediction]:
+    def predict(self, contents: Sequence[bytes], batch_size: int = 8) -> list[ServedPrediction]:
         """Predict the classes, values or masks of encoded images, in batches.
 
         Args:
@@ -116,19 +116,21 @@ class Client:
             if not all(isinstance(column, list) and len(column) == len(batch) for column in columns):
                 raise self._unexpected(f"expected {', '.join(names)} for {len(batch)} images")
             for labels, scores, valid, error in zip(*columns, strict=True):
-                blank = Prediction([], [], False, kind.output_name, error=str(error))
+                blank = ServedPrediction([], [], False, kind.output_name, error=str(error))
                 predictions.append(self._prediction(labels, scores, kind) if valid else blank)
         return predictions
 
-    def _prediction(self, labels: list[str], scores: Any, kind: Output) -> Prediction:
+    def _prediction(self, labels: list[str], scores: Any, kind: Output) -> ServedPrediction:
         if not kind.has_masks:
-            return Prediction(labels, scores, True, kind.output_name)
+            return ServedPrediction(labels, scores, True, kind.output_name)
         try:
             mask = masks.from_png(scores)
             parts = kind.parts(mask, labels)
         except (ValueError, TypeError, IndexError) as error:
             raise self._unexpected(f"its mask cannot be read: {error}") from error
-        return Prediction([label for label, _ in parts], [share for _, share in parts], True, kind.output_name, mask)
+        return ServedPrediction(
+            [label for label, _ in parts], [share for _, share in parts], True, kind.output_name, mask
+        )
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run any signature.
