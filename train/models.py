@@ -63,19 +63,18 @@ def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, argv[1:]
     models = {spelling: name for name in list_models() for spelling in (name, constructor_name(name))}
     chosen = [models[name] for name in given if name in models] if given else list_models()
-    named = [name for name in given if name not in models]
-    files = {name: describe(name) for name in named}  # raises its errors before Keras is imported
+    named = {name: describe(name) for name in given if name not in models}  # before Keras is imported
     found = [row for name in track(chosen, "Counting", unit="models") for row in rows(name)]
-    if given or options.json or options.verify:
-        files |= {_name(row): describe(_name(row)) for row in found if row["weights"]}
+    published = [_name(row) for row in found if row["weights"]] if given or options.json or options.verify else []
+    files = {name: describe(name) for name in published}
     if options.json:
-        content = [{**row, **files.get(_name(row), {})} for row in found] + [files[name] for name in named]
+        content = [{**row, **files.get(_name(row), {})} for row in found] + list(named.values())
         sys.stdout.write(json.dumps(content, indent=2) + "\n")
     else:
-        shown = [row for row in files.values() if given or "verified" in row]
+        shown = [row for row in (files | named).values() if given or "verified" in row]
         texts = [f"{table(found)}\n\n{caption()}\n"] if found else []
         sys.stdout.write("\n".join([*texts, *map(as_text, shown)]))
-    return int(any(row.get("verified") == STATES[False] for row in files.values()))
+    return int(any(row.get("verified") == STATES[False] for row in (files | named).values()))
 
 
 def rows(model: str) -> list[dict[str, Any]]:

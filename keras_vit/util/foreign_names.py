@@ -53,7 +53,7 @@ SETTINGS = {
     **dict.fromkeys(("pretrained", "checkpoint", "ckpt"), _WEIGHTS),
     **dict.fromkeys(("freeze", "frozen", "trainable"), _FREEZE),
     **dict.fromkeys(("lora", "peft"), "Type --adapt=lora."),
-    **dict.fromkeys(("output", "output_dir", "out_dir", "save_dir", "log_dir", "project"), "--workdir"),
+    **dict.fromkeys(("output", "output_dir", "out_dir", "save_dir", "project"), "--workdir"),
     **dict.fromkeys(("resume", "resume_from_checkpoint"), _RESUME),
     **dict.fromkeys(("device", "gpu", "gpus", "cpu"), _DEVICE),
     **dict.fromkeys(("num_classes", "classes", "class_names", "names"), _CLASSES),
