@@ -74,8 +74,9 @@ def parse(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(_rewrite_overrides(argv))
     except flags.Error as error:
-        is_unknown = isinstance(error, flags.UnrecognizedFlagError)
-        text = _unknown_flag(error.flagvalue) if is_unknown else f"{str(error).rstrip('.')}."
+        text = f"{str(error).rstrip('.')}."
+        if isinstance(error, flags.UnrecognizedFlagError):
+            text = _unknown_flag(error.flagvalue)
         sys.stderr.write(f"error: {text} {HELP}\n")
         sys.exit(exit_codes.WRONG_USAGE)
 
@@ -156,7 +157,7 @@ def _unknown_flag(argument: str) -> str:
     else:
         spellings = {last: f"config.{field}" for last, field in foreign_names.BY_LAST_COMPONENT.items()}
         spellings = {**(spellings if "override" in known else {}), **{flag: flag for flag in known}}
-        hint = checks.did_you_mean(f"--{spellings[word]}" for word in checks.closest(name, spellings))
+        hint = checks.did_you_mean(f"--{spellings[word]}" for word in checks.closest(name, spellings, 0.7))
     return f"There is no flag --{name}.{hint}"
 
 

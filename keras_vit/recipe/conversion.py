@@ -165,7 +165,7 @@ def _unknown(path: str, names: list[str]) -> str:
     paths = {**foreign_names.BY_LAST_COMPONENT, **dict(zip(names, known, strict=True))}
     fields, advice = foreign_names.fields_like(name)
     fields = fields or [f"{_ARGUMENTS}.{own}" for own in argument_names("") if own == name]
-    fields = fields or [paths[own] for own in checks.closest(name, paths)]
+    fields = fields or [paths[own] for own in checks.closest(name, paths, 0.7)]
     hint = f" {advice}" if advice else checks.did_you_mean(fields)
     return f"The recipe has no field {path}.{hint} Known fields: {', '.join(known)}."
 

@@ -18,9 +18,12 @@ def nearest(value: str, choices: Iterable[object]) -> str:
     return did_you_mean(closest(value, choices))
 
 
-def closest(value: str, choices: Iterable[object]) -> list[str]:
-    """Return the choice most similar to `value`, if there is one. Words of up to three letters resemble too many."""
-    return difflib.get_close_matches(str(value), map(str, choices), n=1) if len(str(value)) >= 4 else []
+def closest(value: str, choices: Iterable[object], similarity: float = 0.6) -> list[str]:
+    """Return the choice most similar to `value`, if there is one. Words of up to three letters resemble too many.
+
+    `similarity` is the minimum ratio of `difflib`. A larger number suits many choices.
+    """
+    return difflib.get_close_matches(str(value), map(str, choices), 1, similarity) if len(str(value)) >= 4 else []
 
 
 def did_you_mean(names: Iterable[str]) -> str:
