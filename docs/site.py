@@ -75,7 +75,14 @@ def adapted(text: str, path: pathlib.Path, page: pathlib.Path) -> str:
             return f"[{label}]({up}{inside}{hash_sign}{anchor})"
         return label if label.startswith("`") else f"`{target.relative_to(ROOT).as_posix()}`"  # a file of the code
 
-    return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", replace, text)
+    text = re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", replace, text)
+    # In a table, code hosts need `a\|b` for the code a|b, and Python-Markdown shows the backslash.
+    return re.sub(r"^\|.*$", lambda row: re.sub(r"`[^`]*`", unescaped, row[0]), text, flags=re.MULTILINE)
+
+
+def unescaped(code: re.Match) -> str:
+    """Return code without the backslashes before vertical bars."""
+    return code[0].replace(r"\|", "|")
 
 
 def write_notebook(path: pathlib.Path, folder: pathlib.Path) -> None:
