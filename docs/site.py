@@ -108,6 +108,13 @@ def write_notebook(path: pathlib.Path, folder: pathlib.Path) -> None:
     (folder / f"{path.stem}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
+def break_names() -> None:
+    """Let the names in the headings of the API reference break after a period, for phones."""
+    for path in (ROOT / "build" / "site" / "reference").glob("*.html"):
+        name = r'(?<=<span class="doc doc-object-name )[^<]*'
+        path.write_text(re.sub(name, lambda found: found[0].replace(".", ".<wbr>"), read(path)), encoding="utf-8")
+
+
 def main() -> None:
     """Stage the pages and build the site."""
     stage()
@@ -116,7 +123,9 @@ def main() -> None:
     if not zensical.exists():
         sys.exit("The site is built with Zensical: pip install 'keras-vision-transformers[docs]'")
     arguments = [str(zensical), "build", "--strict", "--clean", "--config-file", str(ROOT / "mkdocs.yml")]
-    sys.exit(subprocess.run(arguments, cwd=ROOT, check=False).returncode)
+    exit_code = subprocess.run(arguments, cwd=ROOT, check=False).returncode
+    break_names()
+    sys.exit(exit_code)
 
 
 if __name__ == "__main__":
