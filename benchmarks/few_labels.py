@@ -129,7 +129,7 @@ def learn(share: float, start: str, setting: Setting, file: str, seed: int) -> s
         "--config.eval_every=0",
     ]
     if start != "scratch":
-        overrides.append(f"--config.model.checkpoint={os.path.join(pretrain(start, seed), run_directory.MODEL)}")
+        overrides.append(f"--config.model.weights={os.path.join(pretrain(start, seed), run_directory.MODEL)}")
     return train(name, seed, overrides)
 
 

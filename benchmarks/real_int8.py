@@ -41,7 +41,9 @@ Run = Callable[[np.ndarray], np.ndarray]  # from images to features
 Store = Callable[..., Any]
 
 
-def measure(network: str, train_set: evaluators.Split, test_set: evaluators.Split, work: str, store: Store) -> None:
+def measure(
+    network: str, train_set: evaluators.EvaluationData, test_set: evaluators.EvaluationData, work: str, store: Store
+) -> None:
     """Write, compare and time all files."""
     images, labels = evaluators.collect(lambda x: x.reshape(len(x), -1), train_set.batches)
     queries, truth = evaluators.collect(lambda x: x.reshape(len(x), -1), test_set.batches)

@@ -133,8 +133,8 @@ def measure(name: str, data_set: DataSet, network: str) -> None:
         store(name, kind, make=functools.partial(scores, make))
 
 
-def splits(data_set: DataSet, preprocess: str) -> tuple[evaluators.Split, evaluators.Split]:
-    open_split = evaluators.opener(BATCH)
+def splits(data_set: DataSet, preprocess: str) -> tuple[evaluators.EvaluationData, evaluators.EvaluationData]:
+    open_split = evaluators.split_opener(BATCH)
     return (
         open_split(data_set.source, data_set.train, preprocess),
         open_split(data_set.source, data_set.test, preprocess),

@@ -39,7 +39,7 @@ TRANSFER = "train/configs/fashion_mnist_transfer.py"
 TRANSFER_RUNS = {
     "finetune": (
         "finetune",
-        ["--config.model.checkpoint={pretrained}/model.keras"],
+        ["--config.model.weights={pretrained}/model.keras"],
         "fine-tuned from eight classes at 28 pixels",
     ),
     "scratch": ("scratch", [], "from scratch, rate 0.002"),

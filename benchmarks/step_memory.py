@@ -21,7 +21,7 @@ from keras_vit.util import file_io, formatting
 FILE = os.path.join(os.path.dirname(__file__), "step_memory.json")
 CLASSES = 10
 _ADAMW, _SGD = recipes.Optim("adamw", 1e-3), recipes.Optim("sgd", 1e-3, momentum=0.9, clip_norm=1.0)
-_PARTS = recipes.Optim("adamw", 1e-3, ema=0.99, accumulation_steps=4)
+_PARTS = recipes.Optim("adamw", 1e-3, ema_momentum=0.99, accumulation_steps=4)
 
 
 def _recipe(variant: str, size: int, batch_size: int, optim: recipes.Optim, **fields) -> recipes.Recipe:

@@ -20,7 +20,7 @@ from absl import flags, logging
 from keras_vit import cli
 from keras_vit.cli import common_flags
 
-common_flags.define_model_flags()
+common_flags.define_model_flags(class_names=False)
 flags.DEFINE_list("artifacts", [], "SavedModels, TFLite, ONNX and OpenVINO files to measure, comma-separated.")
 flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Images per call.")
 flags.DEFINE_integer("threads", os.cpu_count() or 1, "Threads of the kernels.", 1)
@@ -81,7 +81,7 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
 
 
 def worker_command(path: str, is_model: bool) -> list[str]:
-    """Return the command that measures one path. Only the model gets flags such as `--preprocess` and `--labels`."""
+    """Return the command that measures one path. Only the model gets flags such as `--preprocess`."""
     options = flags.FLAGS
     sizes = ",".join(options.batch_sizes)
     names = common_flags.model_options() if is_model else ()

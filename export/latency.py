@@ -26,7 +26,7 @@ def measure(predictor: Predictor, batch_size: int, calls: int, warmup: int = 5) 
         raise ValueError(f"Expected at least one call and one image. Received: calls={calls}, batch_size={batch_size}.")
     rng = np.random.default_rng(0)
     shape = (batch_size, *predictor.card.image_shape)
-    pixels = predictor.card.input == "uint8"
+    pixels = predictor.card.input_dtype == "uint8"
     images = rng.integers(0, 256, shape, np.uint8) if pixels else rng.uniform(-1, 1, shape).astype(np.float32)
     times, what = [], f"{batch_size} images per call"
     for _ in track(range(warmup), f"{what}, warm-up", unit="calls"):

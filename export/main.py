@@ -1,7 +1,7 @@
 """Export a trained model to SavedModel, TFLite, ONNX or OpenVINO, and verify it on real images.
 
     keras-vit export --model=runs/digits --output=served/digits
-    keras-vit export --model=runs/digits --output=digits.tflite --precision=float16 --input=uint8
+    keras-vit export --model=runs/digits --output=digits.tflite --precision=float16 --input_dtype=uint8
     keras-vit export --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --images='*.jpg' --output=vit.onnx
 
 The extension of --output chooses the format: .tflite, .onnx or .xml (OpenVINO). Without an extension, --output is the
@@ -57,7 +57,7 @@ flags.DEFINE_list(
 )
 # Flags of a TFLite file.
 flags.DEFINE_enum(
-    "input", "float32", ["float32", "uint8"], "TFLite: input of the file, preprocessed (float32) or pixels (uint8)."
+    "input_dtype", "float32", ["float32", "uint8"], "TFLite: float32 for preprocessed images, uint8 for pixels."
 )
 flags.DEFINE_bool("features", False, "TFLite: add a signature that returns the head's input; not for int8, int16x8.")
 flags.DEFINE_multi_string(
@@ -78,7 +78,7 @@ with cli.imports(__name__, backend="tensorflow"):
     from keras_vit.models.representation import head_input
 
 # Flags that are options of `export` with the same name. `export` raises an error if the format lacks an option.
-OPTIONS = ("precision", "batch_size", "version", "top_k", "max_pixels", "input", "features")
+OPTIONS = ("precision", "batch_size", "version", "top_k", "max_pixels", "input_dtype", "features")
 OF_SAVED_MODEL = ("signature", "batch_sizes")
 OF_TFLITE = ("calibration", "calibration_images", "max_accuracy_drop")
 

@@ -51,11 +51,11 @@ def main(argv: Sequence[str]) -> int:
 
 def describe(name: str) -> dict[str, Any]:
     """Return the facts about weights with this name."""
-    found = zoo.parse(name)
+    found = zoo.parse_weights_name(name)
     if found.address is None or storage.is_address(found.address):
         raise ValueError(f"{name!r} is a path. Name published weights, such as ViT_S14:dinov2, or hf:OWNER/NAME.")
     same = (entry for entry in zoo.list_weights() if entry.path == found.address)
-    entry, path = found.entry or next(same, None), zoo.find_here(found.address)
+    entry, path = found.entry or next(same, None), zoo.find_local(found.address)
     is_of_hub = found.address.startswith("hf:")
     page = "https://huggingface.co/" + found.address[3:].partition("@")[0]
     row = {
@@ -64,7 +64,7 @@ def describe(name: str) -> dict[str, Any]:
         "size": size_of(path) if path else f"{entry.size_mib} MiB" if entry and entry.size_mib else "",
         "license": entry.license if entry else "see the source",
         "path": path,
-        "by_hand": f"{MODEL_FILES if is_of_hub else 'the file'} to {zoo.places(found.address)[0]}",
+        "by_hand": f"{MODEL_FILES if is_of_hub else 'the file'} to {zoo.search_paths(found.address)[0]}",
     }
     return {**row, "verified": STATES[zoo.verify(path)]} if path and flags.FLAGS.verify else row
 

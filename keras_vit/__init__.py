@@ -23,6 +23,7 @@ _LAZY = (
     "optim",
     "recipe",
     "runs",
+    "tf_serving",
     "training",
 )
 _FUNCTIONS = {
@@ -53,6 +54,7 @@ if TYPE_CHECKING:  # type checkers need plain imports
     from keras_vit import optim as optim
     from keras_vit import recipe as recipe
     from keras_vit import runs as runs
+    from keras_vit import tf_serving as tf_serving
     from keras_vit import training as training
     from keras_vit.applications import *  # noqa: F403 - type checkers cannot evaluate `__all__` in `api`
     from keras_vit.exporting.verified_export import export as export  # type: ignore[no-redef]
@@ -80,4 +82,5 @@ def __dir__() -> list[str]:
 _COMPLETE = not _runs_program()
 if TYPE_CHECKING or _COMPLETE:
     from keras_vit.api import *  # noqa: F403
-    from keras_vit.api import __all__ as __all__
+
+    __all__ = __dir__()

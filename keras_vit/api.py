@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
 
 from collections.abc import Iterable
 
-from keras_vit import applications, layers
+from keras_vit import applications, checkpoints, layers, models, zoo
 from keras_vit.adaptation import adapt, load_adapter, merge_adapter, save_adapter
 from keras_vit.applications import *  # noqa: F403 - the published variants, such as ViT_B16
 from keras_vit.applications import create_model
@@ -21,7 +21,7 @@ from keras_vit.models import (
     MaskedAutoencoder,
     MaskedPatchPredictor,
     VisionTransformer,
-    features,
+    feature_extractor,
     list_models,
     preprocess_input,
 )
@@ -47,9 +47,10 @@ __all__ = [
     "VisionTransformer",
     "__version__",
     "adapt",
+    "checkpoints",
     "create_model",
     "decode_predictions",
-    "features",
+    "feature_extractor",
     "layers",
     "list_models",
     "list_weights",
@@ -57,8 +58,10 @@ __all__ = [
     "load_checkpoint",
     "merge_adapter",
     "model_from_checkpoint",
+    "models",
     "preprocess_input",
     "save_adapter",
     "save_checkpoint",
+    "zoo",
     *(name for name in vars(applications) if name[0].isupper() and "_" in name),  # published variants, such as ViT_B16
 ]

@@ -96,7 +96,7 @@ def create_model(
     variant = full_name(variant)
     if weights is None:
         return _build(variant, arguments)
-    named = zoo.parse(weights, variant)
+    named = zoo.parse_weights_name(weights, variant)
     path = named.local()  # a failed download raises its error before a large model is built
     if named.entry is not None:
         path, arguments = f"{variant}:{named.entry.name}", _with_published(named.entry, arguments)

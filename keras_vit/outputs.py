@@ -30,7 +30,7 @@ class Tolerance:
 
     Example:
     >>> images = ["images/*.png"]
-    >>> keras_vit.exporting.export("runs/digits", "a.tflite", images=images, tolerance=Tolerance(1e-3)).examples
+    >>> keras_vit.export("runs/digits", "a.tflite", images=images, tolerance=Tolerance(1e-3)).examples
     1
     """
 

@@ -18,7 +18,7 @@ from keras_vit.inference import masks
 from keras_vit.outputs import KINDS, Output
 from keras_vit.util.progress import track
 
-__all__ = ["Client", "Prediction", "RequestError"]
+__all__ = ["Client", "RequestError", "ServedPrediction"]
 
 _MAX_BYTES = 64 << 20  # of a response
 
@@ -31,7 +31,7 @@ class RequestError(ValueError):
         self.status = status
 
 
-class Prediction(NamedTuple):
+class ServedPrediction(NamedTuple):
     """Prediction for one image.
 
     Attributes:
@@ -44,7 +44,7 @@ class Prediction(NamedTuple):
         error: Why the development server could not read the image. TensorFlow Serving gives no reason.
 
     Example:
-    >>> prediction = Prediction(["cat", "dog"], [0.9, 0.1], valid=True)
+    >>> prediction = ServedPrediction(["cat", "dog"], [0.9, 0.1], valid=True)
     >>> prediction.labels[0], prediction.scores[0]
     ('cat', 0.9)
     """
@@ -97,7 +97,7 @@ class Client:
         versions = "" if version is None else f"/versions/{version}"
         self._path = f"{self._address.path}/v1/models/{urllib.parse.quote(model)}{versions}:predict"
 
-    def predict(self, contents: Sequence[bytes], batch_size: int = 8) -> list[Prediction]:
+    def predict(self, contents: Sequence[bytes], batch_size: int = 8) -> list[ServedPrediction]:
         """Predict the classes, values or masks of encoded images, in batches.
 
         Args:
@@ -123,19 +123,21 @@ class Client:
             if not all(isinstance(column, list) and len(column) == len(batch) for column in columns):
                 raise self._unexpected(f"expected {', '.join(names)} for {len(batch)} images")
             for labels, scores, valid, error in zip(*columns, strict=True):
-                blank = Prediction([], [], False, kind.output_name, error=str(error))
+                blank = ServedPrediction([], [], False, kind.output_name, error=str(error))
                 predictions.append(self._prediction(labels, scores, kind) if valid else blank)
         return predictions
 
-    def _prediction(self, labels: list[str], scores: Any, kind: Output) -> Prediction:
+    def _prediction(self, labels: list[str], scores: Any, kind: Output) -> ServedPrediction:
         if not kind.has_masks:
-            return Prediction(labels, scores, True, kind.output_name)
+            return ServedPrediction(labels, scores, True, kind.output_name)
         try:
             mask = masks.from_png(scores)
             parts = kind.parts(mask, labels)
         except (ValueError, TypeError, IndexError) as error:
             raise self._unexpected(f"its mask cannot be read: {error}") from error
-        return Prediction([label for label, _ in parts], [share for _, share in parts], True, kind.output_name, mask)
+        return ServedPrediction(
+            [label for label, _ in parts], [share for _, share in parts], True, kind.output_name, mask
+        )
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run any signature.

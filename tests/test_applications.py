@@ -58,7 +58,7 @@ def without_values(monkeypatch):
     """Models with published weights are built, but no variable gets a value."""
     from keras_vit import applications
 
-    monkeypatch.setattr(applications.zoo.Named, "local", lambda _: "")
+    monkeypatch.setattr(applications.zoo.WeightsName, "local", lambda _: "")
     monkeypatch.setattr(applications, "load_checkpoint", lambda *_: None)
     with keras.StatelessScope(initialize_variables=False):
         yield

@@ -66,7 +66,7 @@ CASES = {
     "tensor of Keras": (lambda: keras_vit.ViT_B16(input_tensor=IMAGES), TypeError, "'input_tensor' call the model"),
     "clone, saved": (lambda: keras_vit.save_checkpoint(clone(), "x.npz"), ValueError, "`model` Functional deepcopy"),
     "clone, loaded": (lambda: keras_vit.load_checkpoint(clone(), "x.npz"), ValueError, "`model` Functional deepcopy"),
-    "clone, features": (lambda: keras_vit.features(clone()), ValueError, "`model` Functional deepcopy"),
+    "clone, features": (lambda: keras_vit.feature_extractor(clone()), ValueError, "`model` Functional deepcopy"),
     "too many": (lambda: keras_vit.VisionTransformer(*range(40)), TypeError, "VisionTransformer() too many"),
     "too many of a variant": (lambda: keras_vit.ViT_B16(*range(40)), TypeError, "ViT_B16() too many"),
     "call, path": (lambda: model()("image.jpg"), ValueError, "(None, 16, 16, 3) 'image.jpg'"),

@@ -3,7 +3,7 @@
     python -m tools.crash_workers --workdir=/tmp/crash --backend=jax --processes=4 --kills=20
 
 The program trains a small model on the digits once without interruption. Then it trains the same model repeatedly under
-the supervisor of `keras-vit launch --on=local`, which restarts all workers after each kill. The final weights and
+the supervisor of `keras-vit launch --target=local`, which restarts all workers after each kill. The final weights and
 metrics of every run must equal those of the uninterrupted run, bit for bit. The first kill of a run happens during the
 start, the others during training.
 """

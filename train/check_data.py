@@ -37,7 +37,7 @@ flags.DEFINE_list("splits", [], "Splits to check. All splits of the data set if 
 common_flags.define_model_flags(
     "Run, .keras file, checkpoint or artifact whose features are compared.",
     ", for the contact sheet, and for a model that has none",
-    labels=False,
+    class_names=False,
 )
 common_flags.define_output_flag("Folder for the page and the list of images; needs --model.")
 common_flags.define_written_flag("sheet", "PNG file for the contact sheet; not drawn if empty.")

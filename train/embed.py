@@ -28,7 +28,7 @@ from absl import flags, logging
 from keras_vit import cli
 from keras_vit.cli import common_flags
 
-common_flags.define_model_flags()
+common_flags.define_model_flags(class_names=False)
 common_flags.define_output_flag("File to write, .npz or .parquet.")
 flags.DEFINE_boolean("dense", False, "Whether to write the features of each patch.")
 common_flags.define_scale_flags("Images per part. An interruption keeps all finished parts.")

@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         if name == source and not given:
             sample_images.warn_of_changes(predictor.card, opened)
 
-    open_split = evaluators.opener(
+    open_split = evaluators.split_opener(
         options.batch_size, options.on_bad_image or recipe.get("on_bad_image", "error"), compare
     )
     context = evaluators.Context(predictor, open_split, source, recipe.get("train_split", "train"), split)

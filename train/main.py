@@ -9,9 +9,10 @@
 For a data set without a recipe, the program uses the recipe `folder`. This recipe fine-tunes published weights. The
 program chooses its settings for the images, the model and the machine, and logs them in six lines. Weights are
 downloaded once, and their size and hash are compared with the server's values. --model, --weights and
---image_size set all fields of the recipe that depend on them. --model with a checkpoint (a name on the Hugging Face
-hub, or a path) sets the variant, the weights, the image size and the normalization of the pixels. --adapt=lora, head,
-bias or last(4) trains a part of the weights. --time=20m sets the number of steps. In Python: `keras_vit.fine_tune`.
+--image_size set all fields of the recipe that depend on them. --model with a pretrained model (a name on the Hugging
+Face hub, or a checkpoint file) sets the variant, the weights, the image size and the normalization of the pixels.
+--adapt=lora, head, bias or last(4) trains a part of the weights. --time=20m sets the number of steps. In Python:
+`keras_vit.fine_tune`.
 
 The run directory contains config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras and
 report.png; with --adapt=lora also adapter/, which keras_vit.load_adapter and peft read.
@@ -38,7 +39,7 @@ flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBo
 flags.DEFINE_multi_enum(
     "track", ["tensorboard"], ["tensorboard", "wandb", "mlflow"], "Tracker of the metrics. May be repeated."
 )
-flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
+flags.DEFINE_bool("multi_host", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
 
 with cli.imports(__name__):
     from keras_vit.training import train
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
         distribute=options.distribute,
         tpu=options.tpu,
         virtual_devices=options.virtual_devices,
-        several_hosts=options.several_hosts,
+        multi_host=options.multi_host,
         change_recipe=options.change_recipe,
         profile=options.profile,
         track=options.track,

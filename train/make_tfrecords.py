@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         source = data.open_source(given, split=split)
         shards = min(options.shards or default_shards(source.num_examples), source.num_examples)
         logging.info("Writing %s[%s] to %d files in %s", given, split, shards, options.output)
-        log = data.Log()
+        log = data.BadImageLog()
         on_bad_image = log if options.on_bad_image == "skip" else "error"
         name = name_of(split)
         with Progress(name, source.num_examples) as bar:

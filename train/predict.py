@@ -103,7 +103,7 @@ def predict(argv: Sequence[str]) -> int:
         if not card.names:
             raise ValueError(
                 f"--model must have classes or values. Received: --model={options.model} without names. "
-                "--labels=FILE names the classes."
+                "--class_names=FILE names the classes."
             )
         check_output(card.kind)
         if table:
@@ -117,7 +117,7 @@ def predict(argv: Sequence[str]) -> int:
         if table:
             writers.append(table.add)
         elif options.order == "uncertain":
-            writers.append(lambda found: printed_last.append(dataclasses.replace(found, answer=None)))
+            writers.append(lambda found: printed_last.append(dataclasses.replace(found, output=None)))
         else:
             writers.append(lambda found: show(found, card.kind))
         if options.output and not table:
@@ -126,7 +126,7 @@ def predict(argv: Sequence[str]) -> int:
             writers.append(mask_writer(card, listed))
         copy = copier(card) if options.sort else None
         if copy:
-            writers.append(lambda found: None if found.error else copy(found.name, *found.parts[0]))
+            writers.append(lambda found: None if found.error else copy(found.name, *found.top[0]))
 
         left = without_rows(paths, table, copy) if table else paths
         unreadable = predict_images(predictor, left, total, writers)
@@ -231,11 +231,11 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
     file_io.make_directory(folder)
 
     def write(found: Prediction) -> None:
-        if found.answer is None:
+        if found.output is None:
             return
         with open(found.name, "rb") as file:
             pixels = masks.read_pixels(file.read(), card.preprocess)
-        masks.write_files(names[found.name], masks.resized(found.answer, pixels.shape[:2]), pixels)
+        masks.write_files(names[found.name], masks.resized(found.output, pixels.shape[:2]), pixels)
         storage.publish(folder, growing=True)
 
     return write
@@ -256,10 +256,10 @@ def copier(card: ModelCard) -> Copy:
 def show(found: Prediction, kind: outputs.Output) -> None:
     """Print a prediction as a line of JSON or as a table."""
     if flags.FLAGS.json:
-        answer = {"error": found.error} if found.error else kind.as_json(found.parts)
+        answer = {"error": found.error} if found.error else kind.as_json(found.top)
         sys.stdout.write(json.dumps({"path": found.name, **answer}, ensure_ascii=False) + "\n")
     elif not found.error:
-        sys.stdout.write(f"{found.name}\n{kind.as_text(found.parts)}")
+        sys.stdout.write(f"{found.name}\n{kind.as_text(found.top)}")
     sys.stdout.flush()
 
 

@@ -17,7 +17,7 @@ from keras_vit import cli
 from keras_vit.cli import common_flags
 
 flags.DEFINE_string("features", None, "File of features that keras-vit embed wrote, .npz or .parquet.")
-common_flags.define_model_flags()
+common_flags.define_model_flags(class_names=False)
 flags.DEFINE_integer("count", 12, "Number of similar images.", 1)
 common_flags.define_output_flag("Page to write, .html.")
 common_flags.define_json_flag()
@@ -47,9 +47,9 @@ def main(argv: Sequence[str]) -> None:
     predictor = open_predictor(options.model, **common_flags.model_options())
     rows = []
     for found in predictor.features_each(queries):
-        if found.answer is None:
+        if found.output is None:
             raise data.UnreadableImageError(found.name, found.error.rstrip("."))
-        rows.append(found.answer)
+        rows.append(found.output)
     own = np.stack(rows)
     if own.shape[1:] != features.shape[1:]:
         raise ValueError(

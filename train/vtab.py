@@ -1,4 +1,4 @@
-"""Fine-tune a checkpoint on the tasks of VTAB-1k, and average the results.
+"""Fine-tune pretrained weights on the tasks of VTAB-1k, and average the results.
 
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab --tasks=svhn --tasks=dtd
@@ -73,7 +73,7 @@ def fine_tune(task: str) -> float:
     arguments = [
         f"--config=vtab:{options.model},{task}",
         f"--config.data.source={vtab.source_of(task, options.options)}",
-        f"--config.model.checkpoint={options.weights}",
+        f"--config.model.weights={options.weights}",
         f"--workdir={directory}",
         *(f"--config.{change}" for change in options.set),
     ]

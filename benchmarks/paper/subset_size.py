@@ -56,7 +56,7 @@ def finetune(name: str, study: Study) -> Stage:
     recipe.data.source, recipe.data.train_split = f"npz:{transfer.path_of(study, 'transfer')}", "train"
     recipe.data.batch_size, recipe.evaluators = 64, ()
     grid: list[Grid] = [
-        {"model.checkpoint": [_model(path)], "seed": [pretrained.seed]}
+        {"model.weights": [_model(path)], "seed": [pretrained.seed]}
         for path, pretrained in study.runs(pretraining).items()
     ]
     return Stage(_directory(name, "finetuning"), recipe, grid)
@@ -98,7 +98,7 @@ def results(study: Study) -> dict[str, dict[str, dict[str, list[float]]]]:
         pretraining, finetuning = pretrain(name, study), finetune(name, study)
         subsets = {_model(path): _subset(recipe) for path, recipe in study.runs(pretraining).items()}
         found[f"{SHOTS}-shot linear"][name] = study.scores(pretraining, _subset, FEW_SHOT)
-        by_checkpoint = study.scores(finetuning, lambda recipe: recipe.model.checkpoint)
+        by_checkpoint = study.scores(finetuning, lambda recipe: recipe.model.weights)
         for path, values in by_checkpoint.items():
             found["fine-tuned"].setdefault(name, {}).setdefault(subsets[path], []).extend(values)
     return found

@@ -35,7 +35,7 @@ def keras_vit(work: Work) -> Step:
         from keras_vit.runs.checkpoints import CheckpointStore
         from keras_vit.training import create, validation
         from keras_vit.training.loop import Loop
-        from keras_vit.training.run_data import Splits
+        from keras_vit.training.run_data import RunData
 
         start = time.perf_counter()
         scaled = "value_range(-1, 1)"
@@ -70,11 +70,11 @@ def keras_vit(work: Work) -> Step:
                 weight_decay=DECAY,
                 weight_decay_mask=".*",
                 clip_norm=CLIP,
-                ema=AVERAGE,
+                ema_momentum=AVERAGE,
             ),
         )
         backend = create.create(recipe, "one_device")
-        data = Splits(recipe, backend)
+        data = RunData(recipe, backend)
         state = backend.create_state(recipe, data.task, 1)
         evaluate = backend.compile_evaluation(state)
         counted = []

@@ -71,7 +71,7 @@ def _predict(path, work, **options):
     predictor.prepare_for_many()
     shape = (1, work.image_size, work.image_size, 3)
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    images = pixels if predictor.card.input == "uint8" else pixels.astype(np.float32) / 127.5 - 1
+    images = pixels if predictor.card.input_dtype == "uint8" else pixels.astype(np.float32) / 127.5 - 1
 
     def step():
         predictor.predict(images)

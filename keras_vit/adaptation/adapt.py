@@ -47,7 +47,7 @@ def adapt(model: keras.Model, choice: str) -> None:
     ['lora_kernel_a', 'lora_kernel_b', 'lora_kernel_a', 'lora_kernel_b', 'head/kernel', 'head/bias']
     """
     check_model(model)
-    chosen = {id(weight) for weight in parse(choice)(model)}
+    chosen = {id(weight) for weight in parse_adapt(choice)(model)}
     model.trainable = True
     for layer in all_layers(model):  # parents come before their sublayers
         if layer.weights:
@@ -92,14 +92,14 @@ def _has_own(layer: keras.layers.Layer) -> bool:
     return any(isinstance(part, (BaseLayer, ConfiguredModel)) for part in all_layers(layer))
 
 
-def parse(choice: str) -> Choice:
+def parse_adapt(choice: str) -> Choice:
     """Parse a choice of trained weights; see `adapt`.
 
     Raises:
         ValueError: If the choice or an argument is unknown. The message points to its position.
 
     Example:
-    >>> parse("lora(8, layer='query')")
+    >>> parse_adapt("lora(8, layer='query')")
     Traceback (most recent call last):
     ValueError: Error in the choice of `adapt`, unknown argument 'layer' of 'lora':
       lora(8, layer='query')

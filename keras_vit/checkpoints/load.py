@@ -155,7 +155,7 @@ def model_from_checkpoint(
 
 
 def evaluated_model(
-    path: Path | zoo.Named, image_size: int | None = None, is_resized: bool = False
+    path: Path | zoo.WeightsName, image_size: int | None = None, is_resized: bool = False
 ) -> tuple[keras.Model, str]:
     """Build the model of a checkpoint for an image size, by default the size for evaluating the checkpoint.
 

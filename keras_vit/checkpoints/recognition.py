@@ -28,9 +28,9 @@ Path = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
-def identify(path: Path | zoo.Named, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
+def identify(path: Path | zoo.WeightsName, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
     """Open a checkpoint, recognize its project and architecture from headers, and close the file on exit."""
-    named = path if isinstance(path, zoo.Named) else zoo.parse(checks.path("path", path))
+    named = path if isinstance(path, zoo.WeightsName) else zoo.parse_weights_name(checks.path("path", path))
     local = named.local()
     with Progress(f"Reading {local}"), contextlib.closing(formats.open_source(local, config)) as source:
         _check_note(source)

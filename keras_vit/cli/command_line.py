@@ -82,7 +82,7 @@ def check_early(arguments: Sequence[str]) -> None:
     """Check the parsed flags, and the other arguments of a program, without an import of Keras, which takes seconds."""
     options = flags.FLAGS
     given = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
-    if "on" in options:  # the files of a job may be on other machines
+    if "submit" in options:  # the files of a job may be on other machines
         return
     if "override" in options:
         choices = common_flags.choices_from_flags(given)
@@ -97,7 +97,7 @@ def check_early(arguments: Sequence[str]) -> None:
         is_folder = "override" in options and not options.config and ":" not in data
         check_data(f"folder:{data}" if is_folder else data)
     if "model" in options and "preprocess" in options:
-        if not options.model and "labels" in options and "artifacts" not in options:
+        if not options.model and "artifacts" not in options and "splits" not in options:
             raise ValueError("--model is missing: the directory of a run, a .keras file, a checkpoint or an artifact.")
         if options.model:
             check_weights(options.model)
@@ -116,7 +116,7 @@ def check_weights(name: str) -> None:
     from keras_vit.zoo import variants
 
     if name not in variants.list_models():
-        zoo.parse(name)
+        zoo.parse_weights_name(name)
 
 
 def help_text(doc: str, full: bool = False) -> str:

@@ -30,8 +30,8 @@ def define_recipe_flags() -> None:
     flags.DEFINE_string(
         "model",
         None,
-        "Variant to train, such as ViT_S16, or checkpoint to fine-tune, such as hf:facebook/dinov2-small. By default, "
-        "the model of the recipe. A checkpoint sets the variant, weights, image size and normalization.",
+        "Variant to train, such as ViT_S16, or pretrained model, such as hf:facebook/dinov2-small or a file. By "
+        "default, the model of the recipe. A pretrained model sets the variant, weights, image size and normalization.",
     )
     flags.DEFINE_string(
         "weights",
@@ -76,20 +76,20 @@ def define_distribute_flag() -> None:
 def define_model_flags(
     kinds: str = "Run directory, .keras file, checkpoint or exported artifact.",
     preprocess: str = "; needed if the model has none",
-    labels: bool = True,
+    class_names: bool = True,
 ) -> None:
-    """Define the flags that open a trained model. Without `--labels`, `--model` is optional."""
+    """Define the flags that open a trained model; `--class_names` for programs that show or compare class names."""
     flags.DEFINE_string("model", None, f"{kinds} A checkpoint may have a name: hf:OWNER/NAME, ViT_B16:augreg.")
     define_checkpoint_flag()
     flags.DEFINE_string("preprocess", None, f"Preprocessing string, such as 'value_range(-1, 1)'{preprocess}.")
-    if labels:
-        flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
+    if class_names:
+        flags.DEFINE_string("class_names", None, "File with one class name per line, in place of the model's names.")
     flags.DEFINE_integer("image_size", None, "Height and width of the images; by default the model's image size.", 1)
 
 
 def model_options() -> dict[str, Any]:
     """Return the arguments of `open_predictor` from the flags that open a trained model, except the path."""
-    names = ("preprocess", "labels", "checkpoint", "image_size")
+    names = ("preprocess", "class_names", "checkpoint", "image_size")
     return {name: flags.FLAGS[name].value for name in names if name in flags.FLAGS}
 
 
@@ -183,9 +183,9 @@ def choices_from_flags(arguments: Sequence[str]) -> chosen_recipe.Choices:
     """Return the choices from the flags of `define_recipe_flags` and from the other arguments."""
     options = flags.FLAGS
     names = ("config", "model", "weights", "image_size", "adapt", "time")
-    settings = dict(override.partition("=")[::2] for override in options.override)
+    overrides = dict(override.partition("=")[::2] for override in options.override)
     given = {name: options[name].value for name in names}
-    return chosen_recipe.Choices(data_argument(arguments), **given, settings=settings, as_text=True)
+    return chosen_recipe.Choices(data_argument(arguments), **given, overrides=overrides, as_text=True)
 
 
 def recipe_from_flags(arguments: Sequence[str] = (), workdir: str | None = None) -> "Recipe":

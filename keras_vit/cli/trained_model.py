@@ -33,7 +33,7 @@ def open_model(other: str = "output") -> KerasPredictor:
     if not predictor.card.names:
         raise ValueError(
             f"--model must be a model with classes or values. Received: --model={options.model} without names. "
-            "--labels=FILE names the classes."
+            "--class_names=FILE names the classes."
         )
     return predictor
 

@@ -32,7 +32,7 @@ class UnreadableImageError(ValueError):
         self.origin, self.reason, self.advice = origin, reason, advice
 
 
-class Log:
+class BadImageLog:
     """Number and list of skipped images.
 
     Attributes:
@@ -40,7 +40,7 @@ class Log:
         count: Number of times an image was skipped. A file counts again in each epoch.
 
     Example:
-    >>> log = Log()
+    >>> log = BadImageLog()
     >>> batches = train_batches(open_source("digits"), "resize(16)", batch_size=8, on_bad_image=log)
     >>> _ = next(iter(batches))
     >>> log.count, log.reasons
@@ -59,14 +59,14 @@ class Log:
             logging.warning("Skipping %s: %s (%d such files so far)", origin, reason, len(self.reasons))
 
 
-def log_of(on_bad_image: str | Log) -> Log | None:
+def log_of(on_bad_image: str | BadImageLog) -> BadImageLog | None:
     """Return the log of the skipped images, or None if unreadable images are errors."""
-    if isinstance(on_bad_image, Log):
+    if isinstance(on_bad_image, BadImageLog):
         return on_bad_image
-    return Log() if checks.choice("on_bad_image", on_bad_image, ("error", "skip")) == "skip" else None
+    return BadImageLog() if checks.choice("on_bad_image", on_bad_image, ("error", "skip")) == "skip" else None
 
 
-def skip(origin: str, reason: str, log: Log | None, advice: str = "") -> None:
+def skip(origin: str, reason: str, log: BadImageLog | None, advice: str = "") -> None:
     """Add an unreadable image to the log. Without a log, raise `UnreadableImageError`."""
     if log is None:
         raise UnreadableImageError(origin, reason, advice)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.errors import Log, bad_image, describe, log_of
+from keras_vit.data.errors import BadImageLog, bad_image, describe, log_of
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.sources import Source
 
@@ -21,13 +21,13 @@ MAX_SHARE = 0.5
 
 
 class Repair:
-    """Function that fills the rows whose images cannot be read (`"skip"` or a `Log`), or stops (`"error"`).
+    """Function that fills the rows whose images cannot be read (`"skip"` or a `BadImageLog`), or stops (`"error"`).
 
     In training, these images are replaced by other images. Otherwise the rows are zeros. Training stops if more than
     half of the images are skipped.
     """
 
-    def __init__(self, source: Source, load: Callable[[dict], dict], on_bad_image: str | Log, training: bool):
+    def __init__(self, source: Source, load: Callable[[dict], dict], on_bad_image: str | BadImageLog, training: bool):
         self.log = log_of(on_bad_image)
         self.source, self._load, self._training = source, load, training
         self._bad: set[str] = set()

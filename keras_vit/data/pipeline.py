@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from keras_vit.data import errors, masks, mix, parse, preprocess
-from keras_vit.data.errors import Log, log_of
+from keras_vit.data.errors import BadImageLog, log_of
 from keras_vit.data.loading import Repair, load_batches
 from keras_vit.data.sources import Rows, Source
 from keras_vit.util import checks
@@ -33,7 +33,7 @@ def train_batches(
     mixup: float = 0.0,
     cutmix: float = 0.0,
     shuffle_buffer: int = SHUFFLE_BUFFER,
-    on_bad_image: str | Log = "error",
+    on_bad_image: str | BadImageLog = "error",
     draw: Draw | None = None,
     as_tuples: bool = False,
 ) -> tf.data.Dataset:
@@ -52,8 +52,8 @@ def train_batches(
         cutmix: Alpha of CutMix, which the training step applies with `mix.blend`. 0 disables it.
         shuffle_buffer: Size of the shuffle buffer, in encoded examples, for sources that can only be read in order.
         on_bad_image: Policy for images that cannot be read. `"error"` stops (see `image_errors`). `"skip"` replaces the
-            image by the next readable image, and stops if more than half of the images cannot be read. A `Log` does the
-            same as `"skip"` and lists the skipped images.
+            image by the next readable image, and stops if more than half of the images cannot be read. A `BadImageLog`
+            does the same as `"skip"` and lists the skipped images.
         draw: Function that maps a step and `batch_size` to additional entries of the global batch.
         as_tuples: Whether to return `(images, labels)` for `model.fit`, with the whole preprocessing string applied, as
             float32. Cannot be combined with `mixup`, `cutmix` or `draw`.
@@ -108,7 +108,7 @@ def eval_batches(
     batch_size: int,
     shard_index: int = 0,
     num_shards: int = 1,
-    on_bad_image: str | Log = "error",
+    on_bad_image: str | BadImageLog = "error",
     draw: Draw | None = None,
     as_tuples: bool = False,
 ) -> tf.data.Dataset:

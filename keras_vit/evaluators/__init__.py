@@ -1,6 +1,6 @@
 """Evaluators: accuracy of a classifier, errors of a regression, mIoU of a segmentation, and quality of features.
 
-An evaluator measures a `Context`, which is a predictor (see `keras_vit.inference.open_predictor`) with its data.
+An evaluator measures a `Context`, which is a predictor (see `keras_vit.open_predictor`) with its data.
 Programs and recipes create evaluators by name in a `Suite`. The underlying functions take arrays.
 """
 
@@ -17,7 +17,7 @@ from keras_vit.evaluators import (  # noqa: F401 - each module registers its eva
 )
 from keras_vit.evaluators import results_table as results_table
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
-from keras_vit.evaluators.dataset import Split, opener
+from keras_vit.evaluators.dataset import EvaluationData, split_opener
 from keras_vit.evaluators.dataset import collect as collect
 from keras_vit.evaluators.evaluation import (
     EVALUATORS,
@@ -37,15 +37,15 @@ __all__ = [
     "EVALUATORS",
     "ClassificationMetrics",
     "Context",
+    "EvaluationData",
     "Evaluator",
     "FeatureEvaluator",
     "Metric",
     "NotMeasurable",
     "Result",
-    "Split",
     "SplitEvaluator",
     "Suite",
     "evaluate",
-    "opener",
     "register",
+    "split_opener",
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import logging
 
-from keras_vit.evaluators.dataset import Split, renumber
+from keras_vit.evaluators.dataset import EvaluationData, renumber
 from keras_vit.outputs import of
 from keras_vit.util import checks
 from keras_vit.zoo.labels import imagenet_classes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keras_vit.inference import Predictor
 
 
-def in_model_classes(predictor: "Predictor", opened: Split, part: np.ndarray | None = None) -> Split:
+def in_model_classes(predictor: "Predictor", opened: EvaluationData, part: np.ndarray | None = None) -> EvaluationData:
     """Convert the labels of a split to class numbers of the model, for one pass over the data.
 
     Classes are matched by their names. Images of classes that the model lacks are ignored. If the data or the model
@@ -72,7 +72,7 @@ def _class_numbers(
     if not any(all(name.removeprefix("LABEL_").isdecimal() for name in some) for some in (names, known[0])):
         raise ValueError(
             f"The data must have classes of the model: {shown}. Rename the classes of the data, or pass the model's "
-            "classes the same names: --labels=FILE (not for an artifact)."
+            "classes the same names: --class_names=FILE (not for an artifact)."
         )
     if len(names) != len(in_order):
         raise ValueError(f"The data must have the model's {len(known[0])} classes, not {len(names)}: {shown}.")

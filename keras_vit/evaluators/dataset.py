@@ -13,7 +13,7 @@ Labeled = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
 
 
 @dataclasses.dataclass
-class Split:
+class EvaluationData:
     """A split of a data set, which can be iterated over any number of times.
 
     Attributes:
@@ -29,7 +29,7 @@ class Split:
             operations that crop or resize.
 
     Example:
-    >>> split = keras_vit.evaluators.opener(batch_size=100)("digits", "test", "value_range(-1, 1)")
+    >>> split = keras_vit.evaluators.split_opener(batch_size=100)("digits", "test", "value_range(-1, 1)")
     >>> split.num_classes, split.image_shape
     (10, (8, 8, 1))
     """
@@ -44,9 +44,9 @@ class Split:
     originals: Callable[[str | None], Iterable[dict]] | None = None
 
 
-def opener(
+def split_opener(
     batch_size: int, on_bad_image: str = "error", opened_source: Callable[[str, Any], None] | None = None
-) -> Callable[[str, str, str], Split]:
+) -> Callable[[str, str, str], EvaluationData]:
     """Return a function that opens a split, for `Context.open_split`.
 
     The function takes a source, a split and a preprocessing string. It opens each split once; later evaluations during
@@ -59,14 +59,14 @@ def opener(
         opened_source: Function that is called with the name of a source and the opened source when a split is opened.
 
     Example:
-    >>> open_split = opener(batch_size=100)
+    >>> open_split = split_opener(batch_size=100)
     >>> split = open_split("digits", "test", "value_range(-1, 1)")
     >>> [len(batch["label"]) for batch in split.batches]
     [100, 100, 100, 100]
     """
 
     @functools.cache
-    def open_split(source: str, split: str, pp: str) -> Split:
+    def open_split(source: str, split: str, pp: str) -> EvaluationData:
         from keras_vit import data  # imports TensorFlow, which evaluators do not need
 
         opened = data.open_source(source, split=split)
@@ -86,7 +86,7 @@ def opener(
             return track(data.pipeline.originals(opened, pp, on_bad_image, own), what, opened.num_examples)
 
         given = originals if opened.kind.has_masks else None
-        return Split(batches, opened.num_classes, kind, names, classes, image_shape, values, given)
+        return EvaluationData(batches, opened.num_classes, kind, names, classes, image_shape, values, given)
 
     return open_split
 

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from keras_vit.evaluators.dataset import Labeled, Split, collect
+from keras_vit.evaluators.dataset import EvaluationData, Labeled, collect
 from keras_vit.util import checks
 from keras_vit.util.metrics import Metric
 
@@ -24,21 +24,21 @@ class Context:
     """A predictor with its data. The features of a split are computed once for all evaluators.
 
     Attributes:
-        predictor: Predictor to evaluate, see `keras_vit.inference.open_predictor`.
-        open_split: Function from a source, a split and a preprocessing string to a `Split`, see `opener`.
+        predictor: Predictor to evaluate, see `keras_vit.open_predictor`.
+        open_split: Function from a source, a split and a preprocessing string to `EvaluationData`, see `split_opener`.
         source: Source for evaluators without their own source.
         train_split: Split for training classifiers on features.
         eval_split: Split for testing.
 
     Example:
-    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
-    >>> context = Context(predictor, keras_vit.evaluators.opener(batch_size=100), source="digits")
+    >>> predictor = keras_vit.open_predictor("runs/digits")
+    >>> context = Context(predictor, keras_vit.evaluators.split_opener(batch_size=100), source="digits")
     >>> context.output, context.image_shape
     ('softmax', (8, 8, 1))
     """
 
     predictor: "Predictor"
-    open_split: Callable[[str, str, str], Split]
+    open_split: Callable[[str, str, str], EvaluationData]
     source: str
     train_split: str = "train"
     eval_split: str = "test"
@@ -80,7 +80,7 @@ class Context:
 
     def open_fitting(
         self, source: str, split: str, pp: str, label_kinds: Sequence[str], outputs: Sequence[str] = ()
-    ) -> Split:
+    ) -> EvaluationData:
         """Open a split, or raise a ValueError if its images, labels or outputs do not fit the predictor."""
         opened = self.open_split(source, split, pp)
         if opened.label_kind not in label_kinds or (outputs and self.output not in outputs):
@@ -187,7 +187,7 @@ class SplitEvaluator(Evaluator):
 
     Attributes:
         outputs: Supported outputs of models, see `ModelCard`; empty for all.
-        label_kinds: Supported kinds of labels, see `Split`.
+        label_kinds: Supported kinds of labels, see `EvaluationData`.
         source, split, pp: Test data and their preprocessing string. The context's by default.
 
     Example:
@@ -209,7 +209,7 @@ class SplitEvaluator(Evaluator):
         """Return source, split and preprocessing string."""
         return self.source or context.source, self.split or context.eval_split, self.pp or context.preprocess
 
-    def open(self, context: Context) -> Split:
+    def open(self, context: Context) -> EvaluationData:
         """Open the data. Raise an error if the data do not fit the predictor or the evaluator."""
         return context.open_fitting(*self.place(context), self.label_kinds, self.outputs)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from keras_vit.evaluators.class_matching import in_model_classes
-from keras_vit.evaluators.dataset import Split, collect
+from keras_vit.evaluators.dataset import EvaluationData, collect
 from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator, register
 from keras_vit.outputs import of
 from keras_vit.util import checks, file_io
@@ -59,7 +59,7 @@ class Real(SplitEvaluator):
         opened = in_model_classes(context.predictor, opened) if self._labels is None else opened
         return Result(evaluate(context.predictor.scores, opened.batches, self._select(opened)))
 
-    def _select(self, opened: Split) -> list[list[int]] | None:
+    def _select(self, opened: EvaluationData) -> list[list[int]] | None:
         if self._labels is None:
             return None
         if opened.names is None:

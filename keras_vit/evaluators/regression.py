@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit.evaluators.dataset import Split, collect
+from keras_vit.evaluators.dataset import EvaluationData, collect
 from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
 from keras_vit.util.metrics import Metric, regression_errors
 
@@ -54,7 +54,7 @@ def to_result(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> 
     return Result({**metrics, **counts}, details={"value_names": tuple(names), **arrays})
 
 
-def _columns(context: Context, opened: Split) -> list[int]:
+def _columns(context: Context, opened: EvaluationData) -> list[int]:
     """Return the column of each predicted value in the labels. Raise an error if the names of the values differ."""
     known, names = tuple(context.predictor.card.values.get("names", opened.value_names)), opened.value_names
     if sorted(known) != sorted(names):

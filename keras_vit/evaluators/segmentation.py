@@ -8,7 +8,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit.evaluators.class_matching import in_model_classes
-from keras_vit.evaluators.dataset import Split
+from keras_vit.evaluators.dataset import EvaluationData
 from keras_vit.evaluators.evaluation import Context, NotMeasurable, Result, SplitEvaluator, register
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import in_batches
@@ -77,7 +77,7 @@ class Segmentation(SplitEvaluator):
             raise ValueError("There is nothing to evaluate: no pixel of the masks counts.")
         return to_result(confusion, examples, opened.class_names, non_finite, ignore)
 
-    def _open(self, context: Context) -> Split:
+    def _open(self, context: Context) -> EvaluationData:
         source, split, pp = self.place(context)
         pp = pp if self.stride is None else context.preprocess
         return in_model_classes(
@@ -90,7 +90,7 @@ class Segmentation(SplitEvaluator):
             raise ValueError("The model takes images of any size. Pass the size of the windows, such as crop=512.")
         return height, width
 
-    def _predictions(self, context: Context, opened: Split) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    def _predictions(self, context: Context, opened: EvaluationData) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
         """Yield the predicted and true classes of each image, both `[h, w]`, and whether all scores are finite."""
         scores = context.predictor.scores
         if self.stride is None:

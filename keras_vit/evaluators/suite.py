@@ -33,8 +33,8 @@ class Suite:
 
     Example:
     >>> suite = Suite(["classification", "knn(neighbors=(1, 20))"])
-    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
-    >>> context = keras_vit.evaluators.Context(predictor, keras_vit.evaluators.opener(batch_size=360), "digits")
+    >>> predictor = keras_vit.open_predictor("runs/digits")
+    >>> context = keras_vit.evaluators.Context(predictor, keras_vit.evaluators.split_opener(batch_size=360), "digits")
     >>> results = suite.run(context)
     >>> list(results[1].metrics)
     ['k1', 'k20']

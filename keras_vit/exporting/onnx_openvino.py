@@ -54,7 +54,7 @@ def write(
         )
     exported = with_answers(copy, card, batch_size)
     spec = tf.TensorSpec(exported.input_shape, tf.float32, INPUT)
-    card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input="float32")
+    card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input_dtype="float32")
 
     def convert(name: str) -> None:
         verbosity = logging.get_verbosity()

@@ -30,7 +30,7 @@ def write(
     images: SampleImages,
     precision: str = "float32",
     batch_size: int = 1,
-    input: str = "float32",  # noqa: A002  the word of the card
+    input_dtype: str = "float32",
     calibration: SampleImages | None = None,
     tolerance: verify.Tolerance | None = None,
     features: bool = False,
@@ -47,8 +47,8 @@ def write(
         images: Real images to verify with.
         precision: One of `formats.TFLITE.precisions`.
         batch_size: Number of images per call. The number is fixed in the file, because accelerators need static shapes.
-        input: `"float32"` for preprocessed images, or `"uint8"` for pixels in the model's image size, which the file
-            normalizes.
+        input_dtype: `"float32"` for preprocessed images, or `"uint8"` for pixels in the model's image size, which the
+            file normalizes.
         calibration: Real training images, required for precisions with integer activations.
         tolerance: Limits of the verification; None for the limits of the precision.
         features: Whether to add a second signature, `features`, which returns the input of the head.
@@ -59,13 +59,13 @@ def write(
             f"features=True supports precision in {', '.join(WITH_FEATURES)}. Received: precision={precision!r}."
         )
     normalize, card_of_model = None, card
-    if input == "uint8":
+    if input_dtype == "uint8":
         # The application decodes and resizes the image; the file normalizes it.
         normalize = preprocessing.device_function(card.preprocess)
         card = dataclasses.replace(card, preprocess=preprocessing.split(card.preprocess)[0] or "decode")
-    elif input != "float32":
-        raise ValueError(f"input must be 'float32' or 'uint8'. Received: input={input!r}.")
-    card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input=input)
+    elif input_dtype != "float32":
+        raise ValueError(f"input_dtype must be 'float32' or 'uint8'. Received: input_dtype={input_dtype!r}.")
+    card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input_dtype=input_dtype)
     copy = inference_model(model, "float32", **quantization.model_arguments(model, precision))
     if any(weight.dtype in ("int8", "uint8") for weight in copy.weights):
         raise ConversionError(

@@ -54,8 +54,8 @@ def export(
             uses the preprocessing of the run, or the model's `input_normalization`.
         class_names: Names of the classes. None uses the names of the run or checkpoint, or numbers if it has none.
         **options: Options of the format: `precision` (one of the format's `precisions`, such as `"float16"`) and
-            `tolerance`. For files: `batch_size`. For a SavedModel: `version`, `top_k`,
-            `max_pixels`, `extra_signatures` and `warm_up`. For a TFLite file: `input`, `calibration` and `features`.
+            `tolerance`. For files: `batch_size`. For a SavedModel: `version`, `top_k`, `max_pixels`,
+            `extra_signatures` and `warm_up`. For a TFLite file: `input_dtype`, `calibration` and `features`.
 
     Returns:
         The comparison of the artifact's outputs with the model's.
@@ -141,7 +141,7 @@ def _open(
         check_model(model)
         model = model.encoder() if isinstance(model, models.MaskedModel) else model
         return model, card_of_model(model, model.name, preprocess, class_names or ())
-    predictor = open_predictor(model, preprocess=preprocess, labels=class_names)
+    predictor = open_predictor(model, preprocess=preprocess, class_names=class_names)
     if not isinstance(predictor, KerasPredictor):
         raise ValueError(f"`model` must be a Keras model, a run, a `.keras` file or a checkpoint. Received: {model!r}.")
     return predictor.model, predictor.card

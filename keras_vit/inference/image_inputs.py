@@ -42,7 +42,7 @@ def prepared(images: Any, card: ModelCard, shape: Sequence[int | None] | None) -
         raise ValueError("`images` must have at least one image. Received: none.")
     arrays = [np.asarray(item) for item in items if hasattr(item, "shape")]
     for array in arrays:
-        is_input = array.dtype == np.uint8 and card.input == "uint8" and array.shape[-3:] == card.image_shape
+        is_input = array.dtype == np.uint8 and card.input_dtype == "uint8" and array.shape[-3:] == card.image_shape
         if array.dtype.kind in "biuO" and not is_input:
             return items, None
     if len(arrays) < len(items):

@@ -16,7 +16,7 @@ _FIELDS = ("class_names", "values", "prediction_activation", "resizing")
 
 
 def card_of_model(
-    model: keras.Model, name: str, preprocess: str | None, labels: Sequence[str] = (), method: str = "bilinear"
+    model: keras.Model, name: str, preprocess: str | None, class_names: Sequence[str] = (), method: str = "bilinear"
 ) -> ModelCard:
     """Return the card of a model.
 
@@ -25,7 +25,7 @@ def card_of_model(
         name: File of the model, for the error message.
         preprocess: Preprocessing string. By default, images are resized, and normalized in the same way as when the
             weights were trained.
-        labels: Names of the classes. By default, the names in the model, or numbers.
+        class_names: Names of the classes. By default, the names in the model, or numbers.
         method: Method of resizing, for a preprocessing string that does not resize; see `preprocess.complete`.
     """
     check_input(model)
@@ -44,7 +44,7 @@ def card_of_model(
             f"The model takes images of {expected[0]} by {expected[1]} pixels. Received: {size[0]} by {size[1]} after "
             f"preprocess={stated!r}. Pass image_size={size[0]} (--image_size={size[0]}), or resize to {expected}."
         )
-    output, class_names, values = predictions_of(model, labels)
+    output, class_names, values = predictions_of(model, class_names)
     arguments = model.get_config() if isinstance(model, ConfiguredModel) else {}
     return ModelCard(
         class_names=class_names,

@@ -33,7 +33,7 @@ class KerasPredictor(FunctionPredictor):
         whole_model: Masked model whose encoder is `model`, if the run trained without labels; None otherwise.
 
     Example:
-    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
+    >>> predictor = keras_vit.open_predictor("runs/digits")
     >>> predictor.kind, predictor.card.image_shape
     ('keras', (8, 8, 1))
     """
@@ -75,7 +75,7 @@ class KerasPredictor(FunctionPredictor):
 
     @functools.cached_property
     def _patch_maps(self) -> keras.Model:
-        return models.features(self.model, blocks=(-1,))
+        return models.feature_extractor(self.model, blocks=(-1,))
 
     @property
     def stored_precision(self) -> str:
@@ -83,17 +83,17 @@ class KerasPredictor(FunctionPredictor):
         return self.model.dtype_policy.compute_dtype
 
 
-def open_run(run: Run, preprocess: str | None, labels: Sequence[str], image_size: int | None) -> KerasPredictor:
+def open_run(run: Run, preprocess: str | None, class_names: Sequence[str], image_size: int | None) -> KerasPredictor:
     """Return the predictor of a run. Arguments and errors are the same as for `open_predictor`."""
     if image_size and not preprocess:
         trained = run.config["recipe"]["model"]["image_size"]
         preprocess = recipes.with_scaled_sizes(run.preprocess, image_size / trained)
     encoder, whole = _without_pretraining(run.model, image_size)
     card = dataclasses.replace(
-        card_of_model(encoder, run.path, preprocess or run.preprocess, labels, method="area"),
+        card_of_model(encoder, run.path, preprocess or run.preprocess, class_names, method="area"),
         metrics=run.results,
-        # `labels` replace the names of the classes, so the card keeps the names in the data.
-        data={name: value for name, value in run.config["data"].items() if labels or name != "class_names"},
+        # `class_names` replace the names of the classes, so the card keeps the names in the data.
+        data={name: value for name, value in run.config["data"].items() if class_names or name != "class_names"},
         recipe=run.config["recipe"],
         versions=run.config.get("versions", {}),
         model_sha256=run.sha256,
@@ -103,20 +103,22 @@ def open_run(run: Run, preprocess: str | None, labels: Sequence[str], image_size
     return KerasPredictor(encoder, card, run.path, whole)
 
 
-def open_weights(path: str, preprocess: str | None, labels: Sequence[str], image_size: int | None) -> KerasPredictor:
+def open_weights(
+    path: str, preprocess: str | None, class_names: Sequence[str], image_size: int | None
+) -> KerasPredictor:
     """Return the predictor of a `.keras` file or a checkpoint, at a local path or by name.
 
     Arguments and errors are the same as for `open_predictor`. If the model takes any image size, images are resized to
     224 x 224, unless `preprocess` resizes them.
     """
-    named = zoo.parse(path)
+    named = zoo.parse_weights_name(path)
     file, whole = named.local(), None
     if file.endswith(".keras"):
         sha256 = file_io.sha256(file)  # before loading: if the file is replaced meanwhile, the hash does not match
         encoder, whole = _without_pretraining(load_keras_file(file), image_size)
     else:
         encoder, sha256 = evaluated_model(named, image_size, is_resized=preprocess is not None)
-    card = card_of_model(encoder, path, preprocess, labels)
+    card = card_of_model(encoder, path, preprocess, class_names)
     card = dataclasses.replace(card, model_sha256=sha256, weights=named.pinned() if named.address else "")
     return KerasPredictor(encoder, card, file, whole)
 

@@ -33,7 +33,7 @@ class ModelCard:
         output: `"softmax"` or `"sigmoid"` for probabilities, `"values"` for numbers in the unit of the data, `"mask"`
             for the class of each pixel, or `"scores"` or `"features"` for raw outputs.
         image_shape: Shape of a preprocessed image, `(H, W, C)`.
-        input: Dtype of the input, `"float32"` or `"uint8"`.
+        input_dtype: Dtype of the input, `"float32"` or `"uint8"`.
         precision: Precision of the weights, such as `"float32"` or `"int8"`.
         batch_size: Number of images per call; None for any number.
         max_pixels: Largest number of pixels of an image that the artifact accepts; 0 if the artifact takes only
@@ -65,7 +65,7 @@ class ModelCard:
     preprocess: str
     output: str
     image_shape: tuple[int, int, int]
-    input: str = "float32"
+    input_dtype: str = "float32"
     precision: str = "float32"
     batch_size: int | None = None
     max_pixels: int = 0

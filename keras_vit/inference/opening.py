@@ -19,7 +19,7 @@ def open_predictor(
     path: str | os.PathLike,
     *,
     preprocess: str | None = None,
-    labels: Sequence[str] | str | os.PathLike | None = None,
+    class_names: Sequence[str] | str | os.PathLike | None = None,
     num_threads: int | None = None,
     checkpoint: str | int | None = None,
     image_size: int | None = None,
@@ -37,7 +37,8 @@ def open_predictor(
         preprocess: Preprocessing string. By default, the string is read from the run, artifact or checkpoint. For a
             model of this package whose normalization is unknown, pixels are mapped to [-1, 1], with a warning. Other
             models require the string. Missing decoding and resizing are added.
-        labels: Class names, or a file with one name per line. By default the names of the run, artifact or checkpoint.
+        class_names: Class names, or a file with one name per line. By default the names of the run, artifact or
+            checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
         checkpoint: Weights of a run: `"best"`, `"last"` or the step of a checkpoint, see `keras_vit.runs.load_run`. By
             default, those in `model.keras`.
@@ -49,7 +50,7 @@ def open_predictor(
 
     Raises:
         FileNotFoundError: If `path` does not exist, or a part of it is missing.
-        ValueError: If `path` cannot be opened, or `preprocess`, `labels`, `checkpoint` or `image_size` do not fit.
+        ValueError: If `path` cannot be opened, or `preprocess`, `class_names`, `checkpoint` or `image_size` do not fit.
 
     Example:
     >>> predictor = open_predictor("runs/digits")
@@ -59,16 +60,16 @@ def open_predictor(
     """
     given = os.path.abspath(path) if os.path.exists(path) else os.fspath(path)
     path = storage.fetched(path, checkpoint)
-    if isinstance(labels, (str, os.PathLike)):
-        labels = file_io.read_lines(storage.fetched(labels))
+    if isinstance(class_names, (str, os.PathLike)):
+        class_names = file_io.read_lines(storage.fetched(class_names))
     found = formats.find(path)
     predictor: Predictor
-    if found and (preprocess, labels, checkpoint, image_size) != (None, None, None, None):
+    if found and (preprocess, class_names, checkpoint, image_size) != (None, None, None, None):
         raise ValueError(
-            f"The artifact {path!r} has its own preprocessing, labels and weights. Leave out preprocess and labels "
-            "(--preprocess, --labels). "
-            "For another checkpoint or image size, export the model again. Received: "
-            f"preprocess={preprocess!r}, labels={labels!r}, checkpoint={checkpoint!r}, image_size={image_size!r}."
+            f"The artifact {path!r} has its own preprocessing, class names and weights. Leave out preprocess and "
+            "class_names (--preprocess, --class_names). For another checkpoint or image size, export the model again. "
+            f"Received: preprocess={preprocess!r}, class_names={class_names!r}, checkpoint={checkpoint!r}, "
+            f"image_size={image_size!r}."
         )
     if found:
         predictor = _opened(*found, num_threads)
@@ -78,10 +79,10 @@ def open_predictor(
             from keras_vit.runs import load_run, run_directory
 
             if run_directory.is_run(path) or checkpoint is not None:
-                predictor = keras_model.open_run(load_run(path, checkpoint), preprocess, labels or (), image_size)
+                predictor = keras_model.open_run(load_run(path, checkpoint), preprocess, class_names or (), image_size)
             else:
-                predictor = keras_model.open_weights(path, preprocess, labels or (), image_size)
-    settings = {"preprocess": preprocess, "labels": labels and tuple(labels), "num_threads": num_threads}
+                predictor = keras_model.open_weights(path, preprocess, class_names or (), image_size)
+    settings = {"preprocess": preprocess, "class_names": class_names and tuple(class_names), "num_threads": num_threads}
     settings |= {"checkpoint": checkpoint, "image_size": image_size}
     predictor.origin = reopened, (given, *settings.items())
     return predictor

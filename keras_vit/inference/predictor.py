@@ -20,8 +20,8 @@ class Prediction:
 
     Attributes:
         name: Path of the image, or its number.
-        answer: Probabilities or values, `[k]`, or a mask, `[H, W]`; None if the image cannot be read.
-        parts: The prediction as pairs of name and number: the most probable classes, in descending order; all values;
+        output: Probabilities or values, `[k]`, or a mask, `[H, W]`; None if the image cannot be read.
+        top: The prediction as pairs of name and number: the most probable classes, in descending order; all values;
             or the classes in a mask with their shares of the pixels, in descending order.
         uncertainty: Uncertainty of probabilities, from 0 to 1, see `Output.uncertainty`; 0 for other outputs.
         error: Reason why the image cannot be read; empty if it can.
@@ -29,12 +29,12 @@ class Prediction:
     Example:
     >>> predictor = keras_vit.open_predictor("runs/digits")
     >>> found = next(predictor.predict_each("images/cat.png"))
-    >>> label, probability = found.parts[0]
+    >>> label, probability = found.top[0]
     """
 
     name: str
-    answer: np.ndarray | None
-    parts: outputs.Parts = ()
+    output: np.ndarray | None
+    top: outputs.Parts = ()
     uncertainty: float = 0.0
     error: str = ""
 
@@ -56,7 +56,7 @@ class Predictor:
         features_unavailable: Reason why `features` raises an error, and what to do; None if features are available.
 
     Example:
-    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
+    >>> predictor = keras_vit.open_predictor("runs/digits")
     >>> isinstance(predictor, Predictor), predictor.scores_are
     (True, 'logits')
     """
@@ -143,9 +143,9 @@ class Predictor:
             return self._predict(found)
         answers = []
         for each in self.predict_each(items):
-            if each.answer is None:
+            if each.output is None:
                 raise ValueError(f"Expected images that can be read. Received: {each.name}: {each.error}")
-            answers.append(each.answer)
+            answers.append(each.output)
         return np.stack(answers)
 
     def predict_each(
@@ -156,29 +156,29 @@ class Predictor:
         Args:
             images: Images in any form that `predict` accepts, except preprocessed images.
             batch_size: Number of images per call of the model. Threads read and preprocess the next images meanwhile.
-            top_k: Number of classes in `parts` of a prediction with probabilities.
+            top_k: Number of classes in `top` of a prediction with probabilities.
 
         Example:
         >>> predictor = keras_vit.open_predictor("runs/digits")
-        >>> [(found.name, found.error, len(found.parts)) for found in predictor.predict_each("images/cat.png")]
+        >>> [(found.name, found.error, len(found.top)) for found in predictor.predict_each("images/cat.png")]
         [('images/cat.png', '', 5)]
         """
         kind = self.card.kind
-        for name, answer, error in self._each(images, batch_size, self.predict):
-            if answer is None:
+        for name, output, error in self._each(images, batch_size, self.predict):
+            if output is None:
                 yield Prediction(name, None, error=error)
                 continue
-            doubt = kind.uncertainty(answer, self.card.has_independent_classes)
-            yield Prediction(name, answer, kind.parts(answer, self.card.names, top_k), doubt)
+            doubt = kind.uncertainty(output, self.card.has_independent_classes)
+            yield Prediction(name, output, kind.parts(output, self.card.names, top_k), doubt)
 
     def features_each(self, images: Any, batch_size: int = BATCH_SIZE) -> Iterator[Prediction]:
-        """Yield a `Prediction` for each image, in order, whose `answer` is the row of `features`, without `parts`.
+        """Yield a `Prediction` for each image, in order, whose `output` is the row of `features`, without `top`.
 
         Arguments and errors are the same as for `predict_each`.
 
         Example:
         >>> predictor = keras_vit.open_predictor("runs/digits")
-        >>> [found.answer.shape for found in predictor.features_each("images/cat.png")]
+        >>> [found.output.shape for found in predictor.features_each("images/cat.png")]
         [(8,)]
         """
         for name, row, error in self._each(images, batch_size, self.features):

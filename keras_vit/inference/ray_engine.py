@@ -83,7 +83,7 @@ class RayPredictor:
                 yield tables.row_of(found, self.predictor.card, self.columns, self.key)
             return
         for found in self.predictor.features_each(images, self.batch_size):
-            yield {"names": found.name, "features": found.answer, "error": found.error or None, "model": self.key}
+            yield {"names": found.name, "features": found.output, "error": found.error or None, "model": self.key}
 
 
 class PartitionWriter(RayPredictor):

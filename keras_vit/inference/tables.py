@@ -152,7 +152,7 @@ def row_of(found: Prediction, card: ModelCard, columns: Iterable[str], model: st
     """Return the row of a prediction. `columns` are the result of `columns_of`, `model` of `model_key`."""
     row: Row = dict.fromkeys(columns)
     row |= {"path": found.name, "error": found.error or None, "model": model}
-    parts = [(name, shortest(number)) for name, number in found.parts]
+    parts = [(name, shortest(number)) for name, number in found.top]
     if card.kind.has_probabilities and parts:
         numbers = [*(entry for pair in parts for entry in pair), shortest(found.uncertainty)]
         row |= dict(zip(list(row)[1:-2], numbers, strict=True))

@@ -30,7 +30,9 @@ class TFLitePredictor(Predictor):
         self.input_details = self._answers.get_input_details()["images"]
         ((output_name, output),) = self._answers.get_output_details().items()
         shape, dtype = self.input_details["shape"].tolist(), np.dtype(self.input_details["dtype"]).name
-        self._check_card(shape, output["shape"].tolist(), output_name=output_name, batch_size=shape[0], input=dtype)
+        self._check_card(
+            shape, output["shape"].tolist(), output_name=output_name, batch_size=shape[0], input_dtype=dtype
+        )
         if self._features is None and not self.card.kind.has_features:
             self.features_unavailable = (
                 f"this TFLite file returns {self.card.output_name} only; export it again with --features (not for "

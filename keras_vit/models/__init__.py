@@ -10,7 +10,7 @@ from keras_vit.models.masked import MaskedConfig as MaskedConfig
 from keras_vit.models.masked import MaskedModel as MaskedModel
 from keras_vit.models.masked_patch import MaskedPatchConfig as MaskedPatchConfig
 from keras_vit.models.masked_patch import MaskedPatchPredictor
-from keras_vit.models.representation import features
+from keras_vit.models.representation import feature_extractor
 from keras_vit.models.representation import representation as representation
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
@@ -27,7 +27,7 @@ __all__ = [
     "UpsampleSegmenter",
     "ViTConfig",
     "VisionTransformer",
-    "features",
+    "feature_extractor",
     "list_models",
     "preprocess_input",
 ]

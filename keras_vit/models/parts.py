@@ -55,7 +55,7 @@ def encoder_block(
             "remat='blocks' needs a block that derives from keras_vit.layers.EncoderBlock, which repeats the dropout. "
             f"Received: block={config.block!r}."
         )
-    block.is_block = True  # for layer-wise learning rate decay, `adapt` and `features`
+    block.is_block = True  # for layer-wise learning rate decay, `adapt` and `feature_extractor`
     return block
 
 

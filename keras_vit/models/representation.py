@@ -62,7 +62,7 @@ def representation(model: keras.Model, dense: bool = False) -> keras.Model:
     return keras.Model(model.inputs[0], [features, output], name=f"{model.name}_representation")
 
 
-def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bool = True) -> keras.Model:
+def feature_extractor(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bool = True) -> keras.Model:
     """Return a model with the same layers whose outputs are the features of several blocks.
 
     Args:
@@ -80,7 +80,7 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
         ValueError: If `model` is not a Vision Transformer, or a block does not exist.
 
     Example:
-    >>> model = keras_vit.features(keras_vit.ViT_Ti16(image_size=32, classes=10), blocks=(5, -1))
+    >>> model = keras_vit.feature_extractor(keras_vit.ViT_Ti16(image_size=32, classes=10), blocks=(5, -1))
     >>> {name: [tuple(output.shape) for output in outputs] for name, outputs in model.output.items()}
     {'maps': [(None, 2, 2, 192), (None, 2, 2, 192)], 'tokens': [(None, 192), (None, 192)]}
     """

@@ -50,8 +50,8 @@ class Optim:
         clip_norm: Maximum global norm of the gradients. 0 disables clipping.
         accumulation_steps: Number of micro-batches per step (gradient accumulation), to save memory.
         layer_decay: Factor on the learning rate for each layer below the head. 1 disables layer-wise decay.
-        ema: Momentum of the moving average of the weights and of the statistics of batch norms, which is evaluated and
-            exported instead of the weights. 0 disables the average.
+        ema_momentum: Momentum of the moving average of the weights and of the statistics of batch norms, which is
+            evaluated and exported instead of the weights. 0 disables the average.
 
     Example:
     >>> optim = Optim("sgd", learning_rate=0.03, schedule=Schedule("cosine", warmup_steps=100), clip_norm=1.0)
@@ -73,4 +73,4 @@ class Optim:
     clip_norm: float = 1.0
     accumulation_steps: int = 1
     layer_decay: float = 1.0
-    ema: float = 0.0
+    ema_momentum: float = 0.0

@@ -52,14 +52,14 @@ class UpdateRule:
         optimizers: The optimizer of each trainable weight, by path; see `_optimizers`.
         rate: Function that maps a step to the learning rate.
         trained: Paths of the trainable weights of the model.
-        ema: Momentum of the moving average. 0 disables it.
+        ema_momentum: Momentum of the moving average. 0 disables it.
     """
 
     def __init__(self, optim: Optim, total_steps: int, model: keras.Model):
         self.rate = create_schedule(optim.schedule, optim.learning_rate, total_steps)
         self.trained = [weight.path for weight in model.trainable_weights]
         self.optimizers = _optimizers(optim, model, self.trained)
-        self.ema, self.clip_norm = optim.ema, optim.clip_norm
+        self.ema_momentum, self.clip_norm = optim.ema_momentum, optim.clip_norm
         self._multipliers = variables.layer_multipliers(model, optim.layer_decay)
         decayed = variables.decayed(model, optim.weight_decay_mask)
         self._decays = {path: optim.weight_decay if path in decayed else 0.0 for path in self.trained}
@@ -79,7 +79,7 @@ class UpdateRule:
         (gradient,) = clip_by_global_norm([gradient], norm, self.clip_norm)
         direction, new_slots = self.optimizers[path].direction(gradient, slots, step, weight)
         new_weight = apply_direction(weight, direction, rate * self._multipliers[path], self._decays[path])
-        new_average = None if average is None else update_average(average, new_weight, self.ema)
+        new_average = None if average is None else update_average(average, new_weight, self.ema_momentum)
         return new_weight, new_slots, new_average
 
     def statistic_average(self, average: Any, statistic: Any, step: Any) -> Any:
@@ -89,7 +89,7 @@ class UpdateRule:
         many as the moving average spans.
         """
         step = ops.cast(step, "float32")
-        return update_average(average, statistic, ops.minimum(step / (step + 1.0), self.ema))
+        return update_average(average, statistic, ops.minimum(step / (step + 1.0), self.ema_momentum))
 
 
 def _optimizers(optim: Optim, model: keras.Model, paths: Sequence[str]) -> dict[str, Momentum | AdamW]:

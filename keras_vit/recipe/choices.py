@@ -41,15 +41,15 @@ def with_variant(recipe: Recipe, variant: str) -> Recipe:
     The variant is the name of a model (`"ViT-S/16"`) or of its constructor (`"ViT_S16"`).
     """
     model, variant = recipe.model, full_name(variant)
-    checkpoint = model.checkpoint
-    if checkpoint and (checkpoint == pretrained(model.variant) or zoo.find(model.variant, checkpoint)):
-        checkpoint = pretrained(variant, checkpoint)
+    weights = model.weights
+    if weights and (weights == pretrained(model.variant) or zoo.find(model.variant, weights)):
+        weights = pretrained(variant, weights)
     sizes = dataclasses.asdict((models.VIT if variant in models.VIT else models.BIT)[variant])
     kept = {name for name in argument_names(variant) if name not in (*sizes, "pool_padding")}
     arguments = {name: value for name, value in model.arguments.items() if name in kept}
-    changed = dataclasses.replace(model, variant=variant, checkpoint=None, arguments=arguments)
+    changed = dataclasses.replace(model, variant=variant, weights=None, arguments=arguments)
     recipe = dataclasses.replace(recipe, model=changed)
-    return with_weights(recipe, checkpoint) if checkpoint else recipe
+    return with_weights(recipe, weights) if weights else recipe
 
 
 def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
     variants = models.list_models()
     if model in (*variants, *map(constructor_name, variants)) or not (":" in model or os.path.exists(model)):
         return {}
-    entry = zoo.parse(model).entry
+    entry = zoo.parse_weights_name(model).entry
     if entry is not None and not hub.address_of(entry.path):  # hub directories can state another evaluation size
         return {"model": entry.model, "weights": model, "image_size": image_size or entry.resolution}
     checkpoint = recognition.read_headers(model)
@@ -82,11 +82,11 @@ def with_weights(recipe: Recipe, weights: str) -> Recipe:
     """Return the recipe with other initial weights: a name, a file, an address, or `"none"` to train from scratch."""
     model = recipe.model
     if weights == FROM_SCRATCH:
-        return dataclasses.replace(recipe, model=dataclasses.replace(model, checkpoint=None))
-    entry = zoo.parse(weights, model.variant).entry
+        return dataclasses.replace(recipe, model=dataclasses.replace(model, weights=None))
+    entry = zoo.parse_weights_name(weights, model.variant).entry
     padding = entry.pool_padding if entry else None
     arguments = {**model.arguments, "pool_padding": padding} if padding else model.arguments
-    return dataclasses.replace(recipe, model=dataclasses.replace(model, checkpoint=weights, arguments=arguments))
+    return dataclasses.replace(recipe, model=dataclasses.replace(model, weights=weights, arguments=arguments))
 
 
 def with_image_size(recipe: Recipe, image_size: int) -> Recipe:

@@ -62,7 +62,7 @@ def check(recipe: Recipe) -> Recipe:
             f"data.batch_size={batch_size}. The nearest valid size is {nearest_multiple(batch_size, micro_batches)}."
         )
     _check_model(recipe)
-    adaptation.parse(recipe.adapt)
+    adaptation.parse_adapt(recipe.adapt)
     recipe.task.check(recipe)
     return recipe
 
@@ -136,7 +136,7 @@ def _check_model(recipe: Recipe) -> None:
     if isinstance(recipe.task, MaskedTask):
         recipe.task.model_config(recipe)
         return
-    if recipe.model.checkpoint:  # its architecture may differ from the variant
+    if recipe.model.weights:  # its architecture may differ from the variant
         return
     config, sizes = (ViTConfig, models.VIT[variant]) if variant in models.VIT else (BiTConfig, models.BIT[variant])
     given = {name: value for name, value in recipe.model.constructor_arguments().items() if name in config.names()}

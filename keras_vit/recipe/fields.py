@@ -34,17 +34,17 @@ class Model:
     Attributes:
         variant: Name of the model, one of `keras_vit.list_models()`.
         image_size: Height and width of the square training images, in pixels.
-        checkpoint: Initial weights: a name of `keras_vit.list_weights(variant)`, a model of the Hugging Face hub
+        weights: Initial weights: a name of `keras_vit.list_weights(variant)`, a model of the Hugging Face hub
             (`"hf:OWNER/NAME"`), or a file or directory that `keras_vit.load_checkpoint` reads. The model then has the
-            architecture of the checkpoint, except for `arguments`. None trains from scratch.
-        head: Whether to `"keep"` or `"reset"` the head of `checkpoint`. `"auto"` keeps the head if the number of
-            classes is the same, and resets the head if a class name has another index.
+            architecture of these weights, except for `arguments`. None trains from scratch.
+        head: Whether to `"keep"` or `"reset"` the head of `weights`. `"auto"` keeps the head if the number of classes
+            is the same, and resets the head if a class name has another index.
         remat: `"blocks"` recomputes each encoder block in the backward pass, to save memory. `"none"` or None disables
             rematerialization.
         attention_chunk_size: Number of queries whose attention weights are computed at a time; see `SelfAttention`.
         arguments: All other arguments of `VisionTransformer` or `BiTResNet` by name, such as
             `{"pooling": "gap", "layer_scale": 1e-4}`. These arguments take precedence over the variant and the
-            checkpoint.
+            architecture of `weights`.
 
     Example:
     >>> Model("ViT-S/16", image_size=224, arguments={"pooling": "gap"}).arguments
@@ -53,7 +53,7 @@ class Model:
 
     variant: str = "ViT-S/16"
     image_size: int = 224
-    checkpoint: str | None = None
+    weights: str | None = None
     head: str = "auto"
     remat: str | None = None
     attention_chunk_size: int | None = None
@@ -121,16 +121,16 @@ class Recipe:
         label_smoothing: Fraction of the label that is spread evenly over all classes.
         adapt: Weights to train: `"all"`, `"head"`, `"last(4)"`, `"bias"`, `"lora(rank=8, alpha=16,
             layers='query|value')"` or `"weights('norm|head')"`; see `keras_vit.adapt`.
-        class_balance: Exponent of the class weights in the loss. 1 weights each class in inverse proportion to its
-            number of training images, so that all classes count equally. 0.5 uses the square root of these weights, and
-            0 disables them.
+        class_weight_exponent: Exponent of the class weights in the loss. 1 weights each class in inverse proportion to
+            its number of training images, so that all classes count equally. 0.5 uses the square root of these weights,
+            and 0 disables them.
         head_images: Number of training images to whose features the head is fitted before the first step, in place of
             its initial weights. The fit is exact, and cross-validation chooses its regularization. The training then
             starts from the fitted head, which is evaluated and saved as step 0. 0 keeps the initial weights.
         steps_per_loop: Largest number of steps that run on the devices without returning to Python.
         log_every: Number of steps between two lines of metrics. 0 logs only at the end.
         eval_every: Number of steps between two evaluations. 0 evaluates only at the end.
-        stop_after: Number of consecutive evaluations without a better score after which training stops. 0 disables
+        patience: Number of consecutive evaluations without a better score after which training stops. 0 disables
             early stopping.
         checkpoint_every: Number of steps between two checkpoints. 0 saves only at the end.
         keep_checkpoints: Number of newest checkpoints to keep, in addition to the best checkpoint.
@@ -162,12 +162,12 @@ class Recipe:
     loss: str = "softmax"
     label_smoothing: float = 0.0
     adapt: str = "all"
-    class_balance: float = 0.0
+    class_weight_exponent: float = 0.0
     head_images: int = 0
     steps_per_loop: int = 100
     log_every: int = 50
     eval_every: int = 0
-    stop_after: int = 0
+    patience: int = 0
     checkpoint_every: int = 1_000
     keep_checkpoints: int = 2
     evaluators: tuple[str, ...] = ()
@@ -197,10 +197,10 @@ MINIMUM = {
     "keep_checkpoints": 1,
     "log_every": 0,
     "eval_every": 0,
-    "stop_after": 0,
+    "patience": 0,
     "checkpoint_every": 0,
     "label_smoothing": 0,
-    "class_balance": 0,
+    "class_weight_exponent": 0,
     "data.batch_size": 1,
     "data.eval_batch_size": 1,
     "data.mixup": 0,

@@ -19,7 +19,7 @@ from keras_vit.zoo import hub
 
 # Arguments that follow from the data and the other fields.
 DERIVED = ("classes", "channels", "include_top", "head", "classifier_activation", "name", "dtype")
-# Arguments that only affect training. Their values in a checkpoint are ignored.
+# Arguments that only affect training. Their values in the initial weights are ignored.
 _OF_TRAINING = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "head_bias")
 
 
@@ -31,10 +31,10 @@ def argument_names(variant: str) -> list[str]:
 
 
 def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recipe:
-    """Return the recipe with the architecture of its checkpoint in `model.arguments`.
+    """Return the recipe with the architecture of its initial weights in `model.arguments`.
 
     Models on the hub are downloaded. If other weights are not on this machine, the recipe is not changed.
-    `architecture` contains the `variant` and `arguments` of an earlier call. With `architecture`, the checkpoint is not
+    `architecture` contains the `variant` and `arguments` of an earlier call. With `architecture`, the weights are not
     read again.
     """
     model = recipe.model
@@ -43,12 +43,12 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
         return dataclasses.replace(
             recipe, model=dataclasses.replace(model, variant=architecture["variant"], arguments=arguments)
         )
-    is_here = model.checkpoint and (
-        os.path.exists(model.checkpoint) or hub.address_of(model.checkpoint) or storage.is_address(model.checkpoint)
+    is_here = model.weights and (
+        os.path.exists(model.weights) or hub.address_of(model.weights) or storage.is_address(model.weights)
     )
-    if not model.checkpoint or not is_here:
+    if not model.weights or not is_here:
         return recipe
-    kind, found = architecture_of(model.checkpoint, image_size=model.image_size, **model.arguments)
+    kind, found = architecture_of(model.weights, image_size=model.image_size, **model.arguments)
     ignored = (*ARGUMENT_FIELDS, *DERIVED, *_OF_TRAINING, *(() if model.head == "keep" else ("representation_size",)))
     found = ViTConfig.of_encoder(found) if found.get("head") is not None else found
     found = {name: value for name, value in found.items() if name not in ignored}
@@ -60,18 +60,18 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
     other = {name: getattr(file, name) for name in found if getattr(file, name) != getattr(named, name)}
     other = {name: value for name, value in other.items() if name not in model.arguments}
     if other:
-        logging.info("%s: the model takes %s from the checkpoint.", model.checkpoint, _in_words(other))
+        logging.info("%s: the model takes %s from the weights.", model.weights, _in_words(other))
     resolved = dataclasses.replace(model, variant=variant, arguments={**other, **model.arguments})
     return dataclasses.replace(recipe, model=resolved)
 
 
 def weights_path(recipe: Recipe) -> str | None:
     """Return the path of the initial weights, or None. Published weights are downloaded if necessary."""
-    return zoo.resolve(recipe.model.checkpoint, recipe.model.variant) if recipe.model.checkpoint else None
+    return zoo.resolve(recipe.model.weights, recipe.model.variant) if recipe.model.weights else None
 
 
 def build_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
-    """Build the model of a recipe. The initial weights depend only on the seed. The checkpoint is not read."""
+    """Build the model of a recipe. Its weights depend only on the seed. `model.weights` is not read."""
     keras.utils.set_random_seed(recipe.seed)
     if isinstance(recipe.task, MaskedTask):
         model = recipe.task.create_model(recipe, channels)

@@ -78,8 +78,8 @@ def write_config(
     The record of existing weights is never lost. An existing record that differs from the new record becomes an entry
     of `"history"`, with the step at which it ends. Changes of devices and versions are logged.
 
-    `resolved` is the recipe with the architecture of its initial checkpoint, so that the run resumes without that
-    checkpoint. `step` is None for a new run. `devices` is the result of `Backend.record`.
+    `resolved` is the recipe with the architecture of its initial weights, so that the run resumes without these
+    weights. `step` is None for a new run. `devices` is the result of `Backend.record`.
     """
     from keras_vit import recipe as recipes
 
@@ -91,7 +91,7 @@ def write_config(
         "metrics": list(map(dataclasses.asdict, recipe.task.metrics)),
         "versions": _versions(),
     }
-    if recipe.model.checkpoint and (origin := _origin(recipe, directory)):
+    if recipe.model.weights and (origin := _origin(recipe, directory)):
         config["weights"] = origin
     if resolved and resolved.model != recipe.model:
         config["architecture"] = {"variant": resolved.model.variant, "arguments": resolved.model.arguments}
@@ -120,7 +120,7 @@ def _origin(recipe: "recipes.Recipe", directory: str) -> str:
     """Return the name of a run's initial weights, pinned to a commit of the hub, or an empty string for a path."""
     if before := recorded(directory):
         return before.get("weights", "")
-    named = zoo.parse(recipe.model.checkpoint or "", recipe.model.variant)
+    named = zoo.parse_weights_name(recipe.model.weights or "", recipe.model.variant)
     return named.pinned() if named.address else ""
 
 

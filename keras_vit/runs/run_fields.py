@@ -17,7 +17,7 @@ HARMLESS = (
     "steps_per_loop",
     "log_every",
     "eval_every",
-    "stop_after",
+    "patience",
     "checkpoint_every",
     "keep_checkpoints",
     "head_images",

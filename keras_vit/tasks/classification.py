@@ -57,9 +57,9 @@ class Classification(Task):
         self.class_names = source.class_names if source is not None else ()
         self.counts = 0 < self.outputs <= MAX_CLASSES
         self.class_weights: np.ndarray | None = None
-        if self.recipe.class_balance and source is not None:
+        if self.recipe.class_weight_exponent and source is not None:
             counts = np.bincount(source.labels(), minlength=source.num_classes)
-            self.class_weights = class_weights(counts, self.recipe.class_balance)
+            self.class_weights = class_weights(counts, self.recipe.class_weight_exponent)
 
     def name_outputs(self, model: keras.Model) -> None:
         if model.config.include_top:

@@ -136,10 +136,11 @@ class Task:
                     f"{name} mixes labels of classes, but the labels of task={str(self)!r} are of the kind "
                     f"{self.labels!r}. Received: {name}={value}. Set it to 0."
                 )
-        if recipe.class_balance and (self.name, recipe.loss) != ("classification", "softmax"):
+        if recipe.class_weight_exponent and (self.name, recipe.loss) != ("classification", "softmax"):
             raise ValueError(
-                "class_balance weights the classes of task='classification' with loss='softmax'. Received: "
-                f"class_balance={recipe.class_balance}, task={str(self)!r}, loss={recipe.loss!r}. Set it to 0."
+                "class_weight_exponent weights the classes of task='classification' with loss='softmax'. Received: "
+                f"class_weight_exponent={recipe.class_weight_exponent}, task={str(self)!r}, loss={recipe.loss!r}. Set "
+                "it to 0."
             )
 
     def require_vit(self, recipe: Any) -> None:

@@ -9,7 +9,7 @@ from absl import logging
 from keras_vit import recipe as recipes
 from keras_vit.training.backend import Backend, RunSteps
 from keras_vit.training.planning import rules
-from keras_vit.training.run_data import Splits
+from keras_vit.training.run_data import RunData
 from keras_vit.training.state import BaseState
 from keras_vit.util.progress import Progress, duration
 
@@ -24,7 +24,7 @@ _ADVICE = "reduce --image_size, or train only the head with --adapt=head."
 def fields(
     recipe: recipes.Recipe,
     backend: Backend,
-    data: Splits,
+    data: RunData,
     state: BaseState,
     run_steps: RunSteps,
     started: float,
@@ -84,7 +84,7 @@ def fields(
     return rules.of_steps(total, size, data.eval.num_examples)
 
 
-def _head_only(recipe: recipes.Recipe, data: Splits, total: int, seconds: str) -> rules.Fields:
+def _head_only(recipe: recipes.Recipe, data: RunData, total: int, seconds: str) -> rules.Fields:
     logging.info(
         "The fitted head is the result: only %d steps of %s s fit into %s, and fewer than %d are rarely better.",
         *(max(0, total), seconds, duration(recipe.time), rules.MIN_STEPS),

@@ -22,7 +22,7 @@ _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?
 class Choices:
     """Choices of a user. A choice of None is left to the recipe.
 
-    `settings` maps dotted fields of the recipe to values. With `as_text`, the values are texts in Python syntax.
+    `overrides` maps dotted fields of the recipe to values. With `as_text`, the values are texts in Python syntax.
     """
 
     data: str | None = None
@@ -32,7 +32,7 @@ class Choices:
     image_size: int | None = None
     adapt: str | None = None
     time: str | float | None = None
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     as_text: bool = False
 
     def __post_init__(self):
@@ -42,8 +42,8 @@ class Choices:
             )
         if self.data and not self.config and self.data in recipe_file.names() and not os.path.exists(self.data):
             raise ValueError(f"{self.data!r} is a recipe, not a data set: --config={self.data}")
-        both = sorted(self.settings.keys() & OF_TIME)
-        if both and (self.time is not None or "time" in self.settings):
+        both = sorted(self.overrides.keys() & OF_TIME)
+        if both and (self.time is not None or "time" in self.overrides):
             raise ValueError(f"The time sets {', '.join(sorted(OF_TIME))}. Pass either the time or {both[0]}.")
 
     def workdir(self) -> str:
@@ -83,14 +83,14 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
     before = run_directory.recorded(here).get("recipe") if here else None
     began = recipes.from_dict(before) if before and fit is fitting.fit else None
     named_weights = (choices.model, weights, rules.DEFAULT_MODEL[1])
-    pixels = [f"data.{name}" for name in ("pp_train", "pp_eval") if f"data.{name}" not in choices.settings]
-    found: dict[str, str | None] = {}  # normalization by checkpoint
+    pixels = [f"data.{name}" for name in ("pp_train", "pp_eval") if f"data.{name}" not in choices.overrides]
+    found: dict[str, str | None] = {}  # normalization by weights
     changed: dict[str, str] = {}  # normalization by field
 
     def normalized(recipe: "Recipe") -> "Recipe":
         """Apply the normalization of the weights that the user named, unless the user set the preprocessing."""
-        path = recipe.model.checkpoint
-        if not path or (path not in named_weights and "model.checkpoint" not in choices.settings):
+        path = recipe.model.weights
+        if not path or (path not in named_weights and "model.weights" not in choices.overrides):
             return recipe
         if before:  # the initial weights may no longer exist
             operations = {field: preprocess.split(before["data"][field.rpartition(".")[2]])[1] for field in pixels}
@@ -103,13 +103,13 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
         return result
 
     def weights_normalization(recipe: "Recipe") -> str | None:
-        if own := choices.settings.get("data.pp_eval"):  # training pixels get the user's normalization
+        if own := choices.overrides.get("data.pp_eval"):  # training pixels get the user's normalization
             return preprocess.split(own)[1]
-        path = recipe.model.checkpoint or ""
+        path = recipe.model.weights or ""
         try:
             return read_headers(recipes.weights_path(recipe) or "").normalization
         except (OSError, ImportError):
-            if path in (choices.model, weights, choices.settings.get("model.checkpoint")):
+            if path in (choices.model, weights, choices.overrides.get("model.weights")):
                 raise
             return None  # the rules replace default weights that are unavailable
 
@@ -130,7 +130,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
             recipe = recipes.replace(recipe, {"adapt": rest["adapt"]})
         if choices.time is not None:
             recipe = recipes.replace(recipe, {"time": seconds_of(choices.time)})
-        for field, value in choices.settings.items():
+        for field, value in choices.overrides.items():
             text = choices.as_text
             recipe = recipes.override(recipe, field, value) if text else recipes.replace(recipe, {field: value})
         return normalized(recipe) if workdir else recipe

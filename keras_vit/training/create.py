@@ -12,7 +12,7 @@ from keras_vit.training.joining import joining
 
 
 def create(
-    recipe: Recipe, distribute: str = "auto", tpu: str = "local", virtual_devices: int = 0, several_hosts: bool = False
+    recipe: Recipe, distribute: str = "auto", tpu: str = "local", virtual_devices: int = 0, multi_host: bool = False
 ) -> Backend:
     """Return the training backend for the current Keras backend, on the requested devices.
 
@@ -22,7 +22,7 @@ def create(
             `"mesh(data=8, fsdp=4)"`.
         tpu: `"local"` or, on TensorFlow, the name or address of a TPU.
         virtual_devices: Number of devices to split the CPU into; 0 does not split it.
-        several_hosts: Whether to join the other hosts of a TPU pod or cluster job. JAX only.
+        multi_host: Whether to join the other hosts of a TPU pod or cluster job. JAX only.
     """
     backend = keras.backend.backend()
     if backend == "jax":
@@ -33,7 +33,7 @@ def create(
         raise ValueError(f"Training needs the backend tensorflow or jax. Received: KERAS_BACKEND={backend}.")
     joins = "TF_CONFIG" in os.environ and (backend == "jax" or distribute in ("auto", "multi_worker"))
     with joining() if joins else contextlib.nullcontext():
-        created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
+        created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, multi_host)
     if distribute not in ("auto", "one_device", "tpu") and created.num_replicas == 1:
         logging.warning(
             "--distribute=%s has no effect, because only one device was found (%s). For TPUs on JAX, install "

@@ -14,34 +14,42 @@ def fine_tune(
     data: str | os.PathLike[str],
     *,
     model: str | None = None,
-    output: str | os.PathLike[str] | None = None,
+    workdir: str | os.PathLike[str] | None = None,
     weights: str | None = None,
     image_size: int | None = None,
     adapt: str | None = None,
     time: str | float | None = None,
-    settings: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    distribute: str = "auto",
+    tpu: str = "local",
+    virtual_devices: int = 0,
+    multi_host: bool = False,
     verbose: bool = True,
-    **devices: Any,
 ) -> Run:
     """Train a model on your own images, from pretrained weights if available.
 
-    The function is equivalent to `keras-vit train DATA --model=MODEL --workdir=OUTPUT` and writes the same run
+    The function is equivalent to `keras-vit train DATA --model=MODEL --workdir=WORKDIR` and writes the same run
     directory. Settings that you do not pass are chosen for the images, the model and the machine by the rules in
     `docs/how_to/own_images.md`. A second call resumes a stopped run; a finished run is evaluated again and returned.
 
     Args:
         data: Folder with one folder of images per class, or any name that `keras_vit.data.open_source` opens.
-        model: Checkpoint to start from, such as `"hf:facebook/dinov2-small"` or a path, or a variant, such as
-            `"ViT_S16"`. The default is DINOv2's ViT-S/14. If the default checkpoint cannot be downloaded, a small model
+        model: Pretrained model, such as `"hf:facebook/dinov2-small"` or the path of a checkpoint file, or a variant,
+            such as `"ViT_S16"`. The default is DINOv2's ViT-S/14. If its weights cannot be downloaded, a small model
             is trained from scratch.
-        output: Run directory; `runs/NAME` by default.
+        workdir: Run directory; `runs/NAME` by default.
         weights: Initial weights of a variant, such as `"augreg-224"`; `"none"` trains from scratch.
         image_size: Height and width of the images in pixels.
         adapt: Weights to train, as in `keras_vit.adapt`: `"all"`, `"head"`, `"lora"`.
         time: Time limit for training in seconds, or as a text such as `"20m"`.
-        settings: Other fields of the recipe by their dotted paths, such as `{"optim.learning_rate": 1e-4}`.
+        overrides: Other fields of the recipe by their dotted paths, such as `{"optim.learning_rate": 1e-4}`.
+        distribute: Devices to train on. `"auto"` takes all devices of the machine, `"one_device"` a single device.
+            TensorFlow also takes `"mirrored"`, `"multi_worker"` and `"tpu"`. JAX also takes `"data_parallel"`, `"fsdp"`
+            and a mesh such as `"mesh(data=8, fsdp=4)"`.
+        tpu: With `distribute="tpu"` on TensorFlow: `"local"`, or the name or address of a TPU.
+        virtual_devices: Number of virtual devices to split the CPU into, for tests. 0 does not split the CPU.
+        multi_host: Whether to train with the other hosts of a TPU pod or cluster job. JAX only.
         verbose: Whether to show the settings, the progress and the report.
-        **devices: Arguments of `keras_vit.training.create.create`, such as `distribute="mirrored"`.
 
     Returns:
         The finished run: `run.model` is the Keras model with the weights of the best validation, `run.class_names` are
@@ -66,9 +74,17 @@ def fine_tune(
         image_size=image_size,
         adapt=adapt,
         time=time,
-        settings=dict(settings or {}),
+        overrides=dict(overrides or {}),
     )
-    path = str(os.fspath(output or choices.workdir()))
+    path = str(os.fspath(workdir or choices.workdir()))
     with logs.shown(verbose):
-        train.train(recipe_of(choices, path), path, show=print if verbose else lambda text: None, **devices)
+        train.train(
+            recipe_of(choices, path),
+            path,
+            show=print if verbose else lambda text: None,
+            distribute=distribute,
+            tpu=tpu,
+            virtual_devices=virtual_devices,
+            multi_host=multi_host,
+        )
     return load_run(path)

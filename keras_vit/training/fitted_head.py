@@ -28,7 +28,7 @@ from keras_vit.models.variables import weights
 from keras_vit.tasks import Task
 from keras_vit.training.backend import Backend
 from keras_vit.training.planning import memory, rules
-from keras_vit.training.run_data import SKIP_ADVICE, Splits
+from keras_vit.training.run_data import SKIP_ADVICE, RunData
 from keras_vit.training.state import BaseState
 from keras_vit.util.progress import Progress, duration
 
@@ -49,7 +49,7 @@ def reason_against(recipe: recipes.Recipe, backend: Backend, task: Task) -> str 
     return f"the head has other weights because of {', '.join(between)}" if between else None
 
 
-def without(recipe: recipes.Recipe, data: Splits) -> rules.Fields:
+def without(recipe: recipes.Recipe, data: RunData) -> rules.Fields:
     """Return the fields of a recipe whose head cannot be fitted: steps train it."""
     fields: rules.Fields = {"head_images": 0}
     if not recipe.total_steps:
@@ -59,7 +59,7 @@ def without(recipe: recipes.Recipe, data: Splits) -> rules.Fields:
     return fields
 
 
-def fit(state: BaseState, backend: Backend, data: Splits, directory: str, images: Mapping[str, Any]) -> float | None:
+def fit(state: BaseState, backend: Backend, data: RunData, directory: str, images: Mapping[str, Any]) -> float | None:
     """Fit the head of a model with its initial weights, and assign it to the model.
 
     Returns the seconds per image in the forward pass; None if the features were not computed now. `images` is the
@@ -118,7 +118,7 @@ def _assign(head: Any, kernel: np.ndarray, bias: np.ndarray, problem: LinearFit)
 
 
 def _examples(
-    state: BaseState, backend: Backend, data: Splits, directory: str, images: Mapping[str, Any]
+    state: BaseState, backend: Backend, data: RunData, directory: str, images: Mapping[str, Any]
 ) -> tuple[np.ndarray, np.ndarray, float | None]:
     """Return features `[V, N, ..., D]`, targets `[N, ..., C]` and the seconds per image and view, if measured."""
     recipe, task, size, pp = data.recipe, data.task, data.eval_batch_size, data.recipe.data.pp_eval
@@ -189,7 +189,7 @@ def _targets(task: Any, batch: dict[str, Any], shape: tuple[int, ...]) -> np.nda
     return targets[:, rows[:, None], columns]  # [b, Y, X]
 
 
-def _number(recipe: recipes.Recipe, data: Splits, views: int, shape: tuple[int | None, ...]) -> int:
+def _number(recipe: recipes.Recipe, data: RunData, views: int, shape: tuple[int | None, ...]) -> int:
     """Return the number of images whose features of this shape are computed, and log if memory limits the number."""
     wanted = min(recipe.head_images, data.train.num_examples)
     bytes_per_image = 8 * _COPIES * views * math.prod(size for size in shape[1:] if size)

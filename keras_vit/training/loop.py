@@ -197,8 +197,8 @@ class Loop:
         for line in lines:
             writer.write(progress.step, line)
         if last and progress.step < self.recipe.total_steps:
-            text = "Training ends at step %d: the last %d evaluations did not improve the %s (--config.stop_after)"
-            logging.info(text, progress.step, self.recipe.stop_after, score.name)
+            text = "Training ends at step %d: the last %d evaluations did not improve the %s (--config.patience)"
+            logging.info(text, progress.step, self.recipe.patience, score.name)
         if best:
             progress.best = score.goodness(float(np.float32(results[name])))
         return results, best, last
@@ -220,8 +220,8 @@ class Loop:
         return self.backend.mean(missing) > 0  # only the chief reads the metrics; the other processes follow
 
     def _is_stale(self) -> bool:
-        """Return whether there is a best checkpoint, and it is at least `stop_after` evaluations old."""
-        steps, step = self.recipe.stop_after * self.recipe.eval_every, self.state.progress.step
+        """Return whether there is a best checkpoint, and it is at least `patience` evaluations old."""
+        steps, step = self.recipe.patience * self.recipe.eval_every, self.state.progress.step
         if not steps or step % self.recipe.eval_every:
             return False
         self.store.wait()

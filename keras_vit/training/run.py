@@ -15,7 +15,7 @@ from keras_vit.checkpoints import load_checkpoint
 from keras_vit.inspection.headings import model_title
 from keras_vit.runs import data_record, restarts, run_directory, run_fields
 from keras_vit.runs.pixel_range import set_normalization
-from keras_vit.training.run_data import Splits
+from keras_vit.training.run_data import RunData
 from keras_vit.training.state import BaseState
 from keras_vit.util import checks, storage
 
@@ -33,7 +33,7 @@ class TrainingRun:
         ValueError: If the directory has weights from another recipe or other data, unless `change_recipe` is set.
     """
 
-    def __init__(self, directory: str, recipe: recipes.Recipe, data: Splits, change_recipe: bool = False):
+    def __init__(self, directory: str, recipe: recipes.Recipe, data: RunData, change_recipe: bool = False):
         recorded = run_directory.recorded(directory)
         self.is_new = not recorded
         has_steps = recipe.total_steps or recorded.get("recipe", {}).get("head_images")
@@ -45,7 +45,7 @@ class TrainingRun:
         run_fields.check(directory, recipe, data.describe(), change_recipe, self.files)
         architecture = recorded.get("architecture")
         if architecture is None:  # otherwise the record replaces the initial weights
-            model = dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
+            model = dataclasses.replace(recipe.model, weights=recipes.weights_path(recipe))
             recipe = dataclasses.replace(recipe, model=model)
         self.recipe = recipes.resolve(recipe, architecture)
         self.store = data.backend.create_store(
@@ -90,7 +90,7 @@ class TrainingRun:
 
 
 def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
-    """Load the checkpoint of a recipe, if any. `head="auto"` resets the head if the order of the classes differs."""
+    """Load the initial weights of a recipe, if any. `head="auto"` resets a head with another order of the classes."""
     path = recipes.weights_path(recipe)
     if path is None:
         logging.info("Training from scratch: the initial weights are random (--weights names published weights)")

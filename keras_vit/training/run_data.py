@@ -18,7 +18,7 @@ _EVALUATION_SEED = 0x6576616C  # "eval": makes the masks of the evaluation indep
 SKIP_ADVICE = "Repair or remove it, or skip it with --config.data.on_bad_image=skip"  # for images that cannot be read
 
 
-class Splits:
+class RunData:
     """Training and evaluation split of a recipe.
 
     The constructor checks that the splits fit each other, the model, the devices and the teacher.

@@ -71,7 +71,7 @@ class BaseState:
         self.slots = [
             [create(weight.shape, slot.dtype) for slot in self.rule.slots(weight.path)] for weight in self.trained
         ]
-        self.averaged_variables = [*self.trained, *self.moving] if recipe.optim.ema else []
+        self.averaged_variables = [*self.trained, *self.moving] if recipe.optim.ema_momentum else []
         self.averages = [create(weight.shape, "float32") for weight in self.averaged_variables]
 
     def fetch(self, array: Any) -> Any:

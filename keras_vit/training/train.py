@@ -17,7 +17,7 @@ from keras_vit.training import budget, create, fitted_head, run_summary, tracker
 from keras_vit.training.loop import Loop
 from keras_vit.training.planning import memory
 from keras_vit.training.run import TrainingRun
-from keras_vit.training.run_data import Splits
+from keras_vit.training.run_data import RunData
 from keras_vit.training.validation import Validation, evaluate_chosen, named_test
 from keras_vit.util import file_io, locks, logs, signals, storage
 from keras_vit.util.progress import Progress
@@ -77,7 +77,7 @@ def train_on(
     started = time.monotonic()
     # Data: the batches of a step depend only on the recipe and the step
     with Progress(f"Preparing {recipe.data.source}"):
-        data = Splits(recipe, backend)
+        data = RunData(recipe, backend)
     logging.info("%s", data.summary())
 
     # Run: a new run, or the run in the directory if its recipe and data are the same
@@ -142,7 +142,7 @@ def train_on(
     results, reported = validation.results, test or validation
     state.use_averages()
     if backend.is_chief:
-        run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
+        run_directory.save_model(state.model, workdir, run.given.model.weights)
         with Progress(f"Drawing {run_directory.REPORT}"):
             run_summary.draw_figure(run.recipe, workdir, reported)
         show(file_io.shown(run_summary.report_text(workdir, results, reported)))
@@ -160,7 +160,7 @@ def scheduled_evaluators(
     recipe: recipes.Recipe,
     backend: backends.Backend,
     state: backends.BaseState,
-    data: Splits,
+    data: RunData,
 ) -> evaluators.Scheduled:
     """Return the evaluators of the recipe. Each evaluation uses the current weights.
 
@@ -171,7 +171,7 @@ def scheduled_evaluators(
     card = ModelCard(data.train.class_names, recipe.data.pp_eval, output, shape, values=values)
     context = evaluators.Context(
         FunctionPredictor(card, backend.compile_forward(state)),
-        evaluators.opener(data.eval_batch_size, recipe.data.on_bad_image),
+        evaluators.split_opener(data.eval_batch_size, recipe.data.on_bad_image),
         recipe.data.source,
         recipe.data.train_split,
         recipe.data.eval_split,

@@ -54,7 +54,7 @@ def fetch(address: str) -> str:
     """
     if storage.is_address(address):
         return storage.fetched(address)
-    for place in places(address):
+    for place in search_paths(address):
         if place.is_dir() and address.startswith(hub.PREFIX):
             return str(place)
         if place.is_file():
@@ -62,11 +62,11 @@ def fetch(address: str) -> str:
                 return str(place)
             logging.warning("%s is damaged: its SHA-256 is not the recorded one.", place)
     if address.startswith(hub.PREFIX):
-        return hub.fetch(address, str(places(address)[-1]))
+        return hub.fetch(address, str(search_paths(address)[-1]))
     return _fetch_file(address)
 
 
-def places(address: str) -> list[pathlib.Path]:
+def search_paths(address: str) -> list[pathlib.Path]:
     """Return the paths at which `fetch` looks for a file, in the mirror (if set) and in the cache.
 
     Users can place a file at any of these paths manually.
@@ -80,10 +80,10 @@ def is_undamaged(path: pathlib.Path) -> bool:
     return _recorded(path) in ("", sha256(path))
 
 
-def find_here(address: str) -> str | None:
+def find_local(address: str) -> str | None:
     """Return the path of weights on this machine, or None if there is no local copy. Nothing is downloaded."""
-    found = next((str(place) for place in places(address) if place.exists()), None)
-    return hub.find_here(address) if found is None and address.startswith(hub.PREFIX) else found
+    found = next((str(place) for place in search_paths(address) if place.exists()), None)
+    return hub.find_local(address) if found is None and address.startswith(hub.PREFIX) else found
 
 
 def verify(path: str) -> bool | None:
@@ -96,7 +96,7 @@ def verify(path: str) -> bool | None:
 
 def _fetch_file(path: str) -> str:
     """Download a file to the cache, and return its path."""
-    url, target = f"https://{HOST}/{urllib.parse.quote(path)}", places(path)[-1]
+    url, target = f"https://{HOST}/{urllib.parse.quote(path)}", search_paths(path)[-1]
     logging.info("Downloading %s to %s.", url, target)
     try:
         with atomic_file(target) as temporary:

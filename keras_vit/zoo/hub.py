@@ -130,7 +130,7 @@ def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
     )
 
 
-def find_here(address: str) -> str | None:
+def find_local(address: str) -> str | None:
     """Return a model's directory or its requested file in the cache of `huggingface_hub`, or None if not cached."""
     try:
         from huggingface_hub import try_to_load_from_cache

@@ -16,7 +16,7 @@ _AUGREG_STEM = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*-i(21|1)k(_30)?-[\w.+-]+
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
+class WeightsName:
     """Weights that a name refers to.
 
     Attributes:
@@ -41,11 +41,11 @@ class Named:
 
 
 def resolve(weights: str | os.PathLike[str], model: str | None = None) -> str:
-    """Return the path of weights, and download them if necessary; see `parse`."""
-    return parse(weights, model).local()
+    """Return the path of weights, and download them if necessary; see `parse_weights_name`."""
+    return parse_weights_name(weights, model).local()
 
 
-def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
+def parse_weights_name(weights: str | os.PathLike[str], model: str | None = None) -> WeightsName:
     """Parse a name of weights, without a download.
 
     Args:
@@ -60,18 +60,18 @@ def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
     """
     weights = checks.path("weights", weights)
     if os.path.exists(weights):
-        return Named(weights)
+        return WeightsName(weights)
     entry = find(model, weights)
     if entry is not None:
-        return Named(weights, entry.path, entry)
+        return WeightsName(weights, entry.path, entry)
     if of_hub := hub.address_of(weights):
-        return Named(weights, of_hub)
+        return WeightsName(weights, of_hub)
     if storage.is_address(weights):
-        return Named(weights, weights)
+        return WeightsName(weights, weights)
     if weights.startswith(("gs://", "https://")):
-        return Named(weights, _path_of(weights))
+        return WeightsName(weights, _path_of(weights))
     if _AUGREG_STEM.fullmatch(weights.removesuffix(".npz")):
-        return Named(weights, f"vit_models/augreg/{weights.removesuffix('.npz')}.npz")
+        return WeightsName(weights, f"vit_models/augreg/{weights.removesuffix('.npz')}.npz")
     own, colon, name = weights.partition(":")
     if colon and _is_model(own):
         raise _unknown(own, name)

@@ -46,7 +46,7 @@ def workdir(few_labels, tmp_path, monkeypatch):
         directory.mkdir(parents=True)
         if "task" in value:
             rate, steps = float(value["optim.learning_rate"]), directory.name.split("_")[-2]
-            accuracy = 0.5 + 0.1 * ("model.checkpoint" in value)
+            accuracy = 0.5 + 0.1 * ("model.weights" in value)
             accuracy += 0.01 - abs(rate - 1e-3) if steps == "3000" else -abs(rate - 3e-3)
             # The best on the test images is another rate, which must not be chosen.
             lines = [{"step": 1, "eval_accuracy": accuracy}, {"step": 1, "test/accuracy": accuracy + 100 * rate}]

@@ -169,7 +169,7 @@ def test_the_best_regularization_is_pretrained_and_finetuned(study):
     assert subset_size.chosen(study, "BiT") == dict.fromkeys(subset_size.SUBSETS, little) | {"1%": much}
     pretraining = study.runs(subset_size.pretrain("BiT", study))
     assert len(pretraining) == 10 and all(score(recipe) == 0.6 for recipe in pretraining.values())
-    checkpoints = {r.model.checkpoint for r in study.runs(subset_size.finetune("BiT", study)).values()}
+    checkpoints = {r.model.weights for r in study.runs(subset_size.finetune("BiT", study)).values()}
     assert checkpoints == {f"{path}/model.keras" for path in pretraining}
 
 
@@ -244,10 +244,10 @@ def test_claims_on_the_size_of_the_pretraining_set(study):
         large = recipe.model.arguments.get("hidden_size", 0) / 1000
         if recipe.model.variant == "BiT-R50x1":
             return 0.6
-        if recipe.model.checkpoint and not subsets:  # the pre-training runs are finished
+        if recipe.model.weights and not subsets:  # the pre-training runs are finished
             runs = subset_size.PANEL.runs(study).items()
             subsets.update({f"{path}/model.keras": r.data.train_split for path, r in runs})
-        subset = subsets.get(recipe.model.checkpoint, recipe.data.train_split)
+        subset = subsets.get(recipe.model.weights, recipe.data.train_split)
         return (0.4 if subset == "train[:1%]" else 0.7) + large
 
     finish_all(study, subset_size.PANEL, score)

@@ -50,7 +50,7 @@ def check_train_step(structure, precision, setting, target="v5e-8"):
     assert compiled.collectives["all-reduce"] >= 1
     assert compiled.flops > 0
     # Weights, moments and averages are updated where they are.
-    copies = 1 + (2 if recipe.optim.name == "adamw" else 1) + (recipe.optim.ema > 0)
+    copies = 1 + (2 if recipe.optim.name == "adamw" else 1) + (recipe.optim.ema_momentum > 0)
     gradients = 4 * sum(math.prod(weight.shape) for weight in steps.state(recipe).trained)
     least = gradients * (copies - (0.5 if recipe.optim.momentum_dtype == "bfloat16" else 0))
     assert compiled.aliased >= least

@@ -42,7 +42,7 @@ FEATURES = {
     "mixup": {"data.mixup": 0.2, "data.cutmix": 1.0},
     "dropout": {"model.arguments.dropout_rate": 0.1, "model.arguments.attention_dropout_rate": 0.1},
     "drop-path": {"model.arguments.drop_path_rate": 0.1},
-    "averages": {"optim.ema": 0.9999},
+    "averages": {"optim.ema_momentum": 0.9999},
     "accumulation": {"optim.accumulation_steps": 2},
 }
 EVERYTHING = {name: value for fields in FEATURES.values() for name, value in fields.items()}

@@ -48,7 +48,7 @@ def test_splits_order_and_exact_resuming(tmp_path):
 @pytest.mark.slow
 def test_an_image_that_cannot_be_read_is_named_or_replaced(tmp_path):
     write(tmp_path / "train-00000-of-00001", [0, 1, -1, 3])
-    source, log = data.open_source(f"arrayrecord:{tmp_path}", num_classes=3), data.Log()
+    source, log = data.open_source(f"arrayrecord:{tmp_path}", num_classes=3), data.BadImageLog()
     with pytest.raises(data.UnreadableImageError, match="example 2 of arrayrecord:"), data.image_errors():
         list(data.eval_batches(source, "decode|resize(4)", 4))
     (batch,) = data.train_batches(source, "decode|resize(4)", 4, on_bad_image=log).take(1)

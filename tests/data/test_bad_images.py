@@ -66,7 +66,7 @@ def test_an_error_names_the_file(tmp_path, kind, training):
 @pytest.mark.slow
 def test_the_reason_of_every_kind(tmp_path):
     """In one pass, because a pipeline takes a second to be built."""
-    source, log = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all"), data.Log()
+    source, log = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all"), data.BadImageLog()
     paths = {kind: tmp_path / "p" / "dog" / f"{number}.png" for number, kind in zip((1, 3, 5, 7), DAMAGE, strict=True)}
     for kind, path in paths.items():
         path.write_bytes(DAMAGE[kind](path.read_bytes())) if DAMAGE[kind] else path.unlink()
@@ -99,7 +99,7 @@ def test_errors_of_records_name_file_and_number(damaged):
 @pytest.mark.slow
 def test_skipping_in_training(damaged):
     source, names = damaged
-    log = data.Log()
+    log = data.BadImageLog()
     batches = list(data.train_batches(source, TRAIN, 8, on_bad_image=log).take(9).as_numpy_iterator())
     assert len(batches) == 9 and all(batch["image"].any(axis=(1, 2, 3)).all() for batch in batches)
     assert sorted(log.reasons) == sorted(names)
@@ -122,7 +122,7 @@ def test_skipping_keeps_the_other_rows_and_repeats(damaged):
 @pytest.mark.slow
 def test_skipping_in_evaluation_masks(damaged):
     source, names = damaged
-    log = data.Log()
+    log = data.BadImageLog()
     batches = list(data.eval_batches(source, EVAL, 8, on_bad_image=log).as_numpy_iterator())
     assert len(batches) == 5
     assert sum(batch["valid"].sum() for batch in batches) == 31
@@ -165,7 +165,7 @@ def test_skipping_survives_runs_of_images_that_cannot_be_read(tmp_path, kind):
         )
         source = data.open_source(f"tfrecord:{tmp_path}/all-*", "all", num_classes=3)
         names = [f"record {i} of {tmp_path}/all-00000-of-00001" for i in range(5, 17)]
-    log = data.Log()
+    log = data.BadImageLog()
     batches = data.train_batches(source, TRAIN, 2, shuffle_buffer=1, on_bad_image=log).take(17)
     images = [batch["image"].any(axis=(1, 2, 3)) for batch in batches.as_numpy_iterator()]
     assert np.concatenate(images).all()
@@ -226,7 +226,7 @@ def test_other_errors_are_not_explained():
 
 
 def test_files_are_counted_in_the_log_and_attempts_in_the_number(caplog):
-    log = data.Log()
+    log = data.BadImageLog()
     with caplog.at_level("WARNING", logger="absl"):
         for origin in ("a.jpg", "a.jpg", "b.jpg"):
             log.add(origin, "Input is empty.")

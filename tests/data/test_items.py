@@ -68,7 +68,7 @@ class TestRepair:
         return make
 
     def test_half_of_the_images_may_be_unreadable(self, repaired):
-        log, bad = data.Log(), {0, 2}
+        log, bad = data.BadImageLog(), {0, 2}
         call = repaired(log, True, bad)
         assert [call(index) for index in (0, 2, 0)] == [[1, 9], [3, 9], [1, 9]]
         assert log.count == 3 and log.reasons == {f"image {index} of digits": "cut off" for index in (0, 2)}

@@ -181,7 +181,7 @@ def test_bad_masks(tmp_path):
         with pytest.raises(data.UnreadableImageError, match=source.paths[number]) as caught, data.image_errors():
             list(data.eval_batches(single, "decode|resize(8)", 2))
         assert problem in str(caught.value) and (number == 0 or str(path) in str(caught.value))
-    log = data.Log()
+    log = data.BadImageLog()
     (batch,) = data.eval_batches(source, "decode|resize(8)", 10, on_bad_image=log)
     assert batch["valid"].numpy().tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1] and list(log.reasons) == source.paths[:4]
     assert any("without a mask" in note for note in single.notes)

@@ -109,7 +109,7 @@ def test_masks(builder):
 @pytest.mark.slow
 def test_skipping_names_the_record(builder):
     source = reader.from_builder(builder, "test", "tfds:numbered")
-    log = data.Log()
+    log = data.BadImageLog()
     batches = data.eval_batches(source, "decode(max_pixels=19)|resize(4)", 4, on_bad_image=log)
     assert sum(batch["valid"].sum() for batch in batches.as_numpy_iterator()) == 0
     assert log.count == 7 and all("numbered" in origin for origin in log.reasons)

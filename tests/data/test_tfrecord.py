@@ -169,7 +169,7 @@ def test_training_goes_on_after_a_damaged_record(tmp_path):
     source = damage(tmp_path)
     with pytest.raises(data.UnreadableImageError, match="record [3-9] of .*train-00000-of-00002"), data.image_errors():
         list(data.train_batches(source, "decode|resize(4)", 20).take(1))
-    log = data.Log()
+    log = data.BadImageLog()
     (batch,) = data.train_batches(source, "decode|resize(4)", 20, on_bad_image=log).take(1).as_numpy_iterator()
     assert len(log.reasons) == 7 and not set(batch["image"][:, 0, 0, 0].tolist()) & set(range(3, 10))
     (batch,) = data.eval_batches(source, "decode|resize(4)", 20, on_bad_image="skip").as_numpy_iterator()
@@ -305,14 +305,14 @@ def test_images_that_cannot_be_read_are_not_copied(damaged, tmp_path):
     with pytest.raises(data.UnreadableImageError) as error:
         writer.write_tfrecords(source, str(tmp_path / "strict"), "all", 2)
     assert error.value.origin in bad
-    log = data.Log()
+    log = data.BadImageLog()
     paths = writer.write_tfrecords(source, str(tmp_path / "out"), "all", 2, on_bad_image=log)
     assert sorted(log.reasons) == sorted(bad)
     written = data.open_source(f"tfrecord:{tmp_path}/out", "all")
     assert written.num_examples == 31 == sum(tfrecord.count_records(path) for path in paths)
     names = {e["image"].numpy() for e in written.examples()}
     assert names == {pathlib.Path(path).read_bytes() for path in source.paths if path not in bad}
-    again = data.Log()
+    again = data.BadImageLog()
     writer.write_tfrecords(source, str(tmp_path / "out"), "all", 2, on_bad_image=again)
     assert not again.reasons  # complete files are kept
 

@@ -262,7 +262,7 @@ def test_a_row_that_cannot_be_read_does_not_change_the_other_rows(tmp_path):
     """The rows of a group are read together. One of its files disappears."""
     for shard in range(2):
         write(tmp_path / f"train-{shard}.tar", range(4 * shard, 4 * shard + 4))
-    source, log = data.open_source(f"webdataset:{tmp_path}"), data.Log()
+    source, log = data.open_source(f"webdataset:{tmp_path}"), data.BadImageLog()
     (tmp_path / "train-1.tar").unlink()
     (batch,) = data.eval_batches(source, "decode|resize(4)", 8, on_bad_image=log)
     read = batch["image"].numpy()[batch["valid"].numpy() > 0][:, 0, 0, 0]

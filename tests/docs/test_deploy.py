@@ -199,7 +199,7 @@ def test_the_program_for_phones_predicts_like_predict(tmp_path, monkeypatch, cap
     path = str(tmp_path / "photos.tflite")
     pp = tiny.PREPROCESS.replace(f"resize({tiny.SIZE})", f"resize({tiny.SIZE}, antialias=True)")
     names = dict(preprocess=pp, class_names=tiny.CLASS_NAMES)
-    exporting.export(tiny.model(), path, images=tiny.arrays(), input="uint8", **names)
+    exporting.export(tiny.model(), path, images=tiny.arrays(), input_dtype="uint8", **names)
     photo = tiny.encode(np.random.default_rng(0).integers(0, 256, (70, 90, 3), np.uint8), "PNG")
     (tmp_path / "photo.jpg").write_bytes(photo)
     page = read(pages.ROOT / "docs/how_to/phone.md")

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import keras_vit
 from tests import forked
 from tests.docs import pages, snippets
 
@@ -13,6 +14,13 @@ from tests.docs import pages, snippets
 def test_python_runs(page, tmp_path):
     exit_code, output = forked.run("tests.docs.snippets", pages.name_of(page), tmp_path)
     assert exit_code == 0, output
+
+
+@pytest.mark.parametrize("page", [page for page in pages.PAGES if page.name != "CHANGELOG.md"], ids=pages.name_of)
+def test_names_of_the_package_are_public(page):
+    named = set(re.findall(r"\bkeras_vit\.([A-Za-z]\w*)", page.read_text(encoding="utf-8")))
+    unlisted = {"configs", "util"}  # modules of recipes, which only an installed package has; helpers
+    assert named - unlisted <= set(keras_vit.__all__)
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)

@@ -8,7 +8,8 @@ import pytest
 
 import keras_vit
 from benchmarks import models
-from keras_vit.cli import commands
+from keras_vit.cli import commands, exit_codes
+from keras_vit.runs import errors
 from keras_vit.zoo.variants import constructor_name
 from tests import forked, programs
 from tests.docs import pages
@@ -45,6 +46,14 @@ def test_rows_of_models(capsys):
 def test_every_command_is_listed():
     rows = re.findall(r"^\| `keras-vit ([\w-]+)\b[^|]*\|", read("programs.md"), re.MULTILINE)
     assert rows == list(dict.fromkeys(rows)) and set(rows) == set(commands.PROGRAMS)
+
+
+def test_exit_codes_are_listed_on_one_page():
+    known = {code for code in vars(exit_codes).values() if type(code) is int}
+    known |= {kind.exit_code for kind in vars(errors).values() if hasattr(kind, "exit_code")}
+    rows = {page: re.findall(r"^\| (\d+(?:, \d+)*) \|", page.read_text("utf-8"), re.MULTILINE) for page in pages.PAGES}
+    assert [pages.name_of(page) for page in pages.PAGES if "75" in rows[page]] == ["docs/programs.md"]
+    assert known <= {int(code) for row in rows[pages.ROOT / "docs/programs.md"] for code in row.split(", ")}
 
 
 def test_every_extra_is_listed(metadata):

@@ -34,7 +34,7 @@ class Data:
         if source.startswith("missing"):
             raise FileNotFoundError(f"{source} is not here.")
         images, labels = self.content[split]
-        return evaluators.Split(list(batches_of(images, labels)), self.num_classes)
+        return evaluators.EvaluationData(list(batches_of(images, labels)), self.num_classes)
 
 
 def predictor(**changes):
@@ -62,6 +62,6 @@ def context(open_split, **changes):
 def of_values(predicted, true, names=("age",), known=None, size=8, **changes):
     """A model of the values `known`, whose images are its predictions, with data of the values `names`, `[N, k]`."""
     batches = list(batches_of(np.asarray(predicted), np.asarray(true), size))
-    split = evaluators.Split(batches, 0, "values", value_names=names)
+    split = evaluators.EvaluationData(batches, 0, "values", value_names=names)
     shape = {"image_shape": np.shape(predicted)[1:], "output": "values"}
     return context(lambda *_: split, **{**shape, "values": {"names": list(known or names)}, **changes})

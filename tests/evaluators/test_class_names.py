@@ -22,7 +22,7 @@ def measured(names, known=KNOWN, truth=None, evaluator="classification", card=No
     numbers = [list(known).index(name) if name in known else 0 for name in truth or names]
     images, labels = np.repeat(np.eye(len(known))[numbers], 2, axis=0), np.repeat(np.arange(len(names)), 2)
     images, labels = np.concatenate([images, images[:1]]), np.concatenate([labels, labels[:1]])  # not full batches
-    data = evaluators.Split(list(batches_of(images, labels)), len(names), class_names=tuple(names))
+    data = evaluators.EvaluationData(list(batches_of(images, labels)), len(names), class_names=tuple(names))
     where = context(lambda *_: data, class_names=known, **changes)
     vars(where.predictor.card).update(card or {})
     suite = evaluators.Suite([evaluator])
@@ -91,7 +91,7 @@ def test_a_subset_by_names():
         (("apple", "plum"), [0, 1, 1]),
         (("plum", "fig", "apple"), [2, 0, 1]),
     ):
-        data = evaluators.Split(list(batches_of(scores, np.array(labels))), len(names), class_names=names)
+        data = evaluators.EvaluationData(list(batches_of(scores, np.array(labels))), len(names), class_names=names)
         where = context(lambda *_, data=data: data, class_names=KNOWN)
         result = evaluators.Suite(["subset(classes=(0, 2), source='x')"]).run(where)[0]
         assert result.metrics["accuracy"] == 1.0 and result.metrics["examples"] == (2 if "fig" in names else 3)
@@ -100,7 +100,7 @@ def test_a_subset_by_names():
 def test_several_labels_in_another_order():
     names, labels = ("kiwi", "plum", "apple"), np.array([[0, 1, 1], [1, 0, 0]])
     scores = np.array([[3.0, -3.0, 2.0], [-2.0, 1.0, -1.0]])  # of apple, kiwi, plum
-    data = evaluators.Split(list(batches_of(scores, labels)), 3, "classes", class_names=names)
+    data = evaluators.EvaluationData(list(batches_of(scores, labels)), 3, "classes", class_names=names)
     suite = evaluators.Suite(["classification", "real(source='x', split='test')"])
     where = context(lambda *_: data, class_names=KNOWN, output="sigmoid")
     suite.check(where)
@@ -110,7 +110,7 @@ def test_several_labels_in_another_order():
 
 
 def test_a_model_with_other_names_knows_those_of_its_training():
-    """`--labels` gave the model names to print, and its own data were refused or compared by number."""
+    """`--class_names` gave the model names to print, and its own data were refused or compared by number."""
     printed = ("Granny Smith", "Chinese gooseberry", "Reine Claude")
     result = measured(("plum", "kiwi"), printed, truth=printed[:0:-1], card={"data": {"class_names": list(KNOWN)}})
     assert result.details["class_examples"].tolist() == [0, 2, 3]
@@ -143,5 +143,5 @@ def test_other_numbers_may_be_names():
 
 def test_a_classifier_without_names_takes_numbers():
     assert predictor().class_names == ()
-    data = evaluators.Split(list(batches_of(np.eye(3), np.arange(3))), 3, class_names=("x", "y", "z"))
+    data = evaluators.EvaluationData(list(batches_of(np.eye(3), np.arange(3))), 3, class_names=("x", "y", "z"))
     assert evaluators.Suite(["classification"]).run(context(lambda *_: data))[0].metrics["accuracy"] == 1.0

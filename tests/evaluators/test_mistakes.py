@@ -100,7 +100,7 @@ def test_missing_data_are_found():
 @pytest.mark.parametrize(
     ("class_names", "message"),
     [
-        (("dog", "eel", "fox"), "must have classes of the model: ape, bee, cat. Received: dog, eel, fox.*--labels"),
+        (("dog", "eel", "fox"), "must have classes of the model: ape, bee, cat. Received: dog, eel, .*--class_names"),
         (("ape", "APE"), r"differ in more than their case.*\['ape', 'APE'\]"),
         (("0", "1"), "must have the model's 3 classes, not 2: ape, bee, cat. Received: 0, 1"),
     ],
@@ -207,7 +207,7 @@ def test_labels_of_real_are_of_the_models_classes(tmp_path):
     suite = evaluators.Suite([f"real(source='x', split='test', labels={str(path)!r})"])
 
     def open_split(source, split, pp):
-        return evaluators.Split([], 3, names=("ILSVRC2012_val_00000002.JPEG",))
+        return evaluators.EvaluationData([], 3, names=("ILSVRC2012_val_00000002.JPEG",))
 
     with pytest.raises(ValueError, match="contains the class 3, which a model of 3 classes does not have"):
         suite.check(context(open_split, class_names=KNOWN))

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_vit import data
 from keras_vit.data import sources
-from keras_vit.evaluators import Context, NotMeasurable, Suite, opener
+from keras_vit.evaluators import Context, NotMeasurable, Suite, split_opener
 from keras_vit.evaluators.segmentation import count, slide, starts, to_classes
 from keras_vit.inference import FunctionPredictor, ModelCard
 from keras_vit.layers.interpolation import resize_logits
@@ -31,7 +31,7 @@ def context(names=NAMES, function=logits, masks=MASKS, **card):
     card = ModelCard(**{"class_names": NAMES, "preprocess": "resize(8)|value_range(0, 1)", "output": "mask"} | card,
                      image_shape=(8, 8, 3))  # fmt: skip
     found = Context(FunctionPredictor(card, function), None, "memory")
-    open_split = opener(batch_size=2)
+    open_split = split_opener(batch_size=2)
 
     def open_memory(name, split, pp):
         opened = data.open_source

@@ -92,7 +92,7 @@ def test_real_by_name_reads_the_file_and_the_names(tmp_path):
 
     def open_split(source, split, pp):
         names = tuple(f"{source}/ILSVRC2012_val_{number:08}.JPEG" for number in (2, 1))
-        return evaluators.Split(list(batches_of(images, np.zeros(2, int))), 3, names=names)
+        return evaluators.EvaluationData(list(batches_of(images, np.zeros(2, int))), 3, names=names)
 
     suite = evaluators.Suite([f"real(source='folder:val', labels={str(path)!r})"])
     assert suite.run(context(open_split))[0].metrics == {"accuracy": 0.5, "examples": 2}

@@ -68,7 +68,7 @@ def test_representation_of_a_model_without_head_is_its_output():
 
 @pytest.mark.slow
 def test_moving_averages_are_used_where_there_are_some():
-    state = make_state(ema=0.9)
+    state = make_state(ema_momentum=0.9)
     forward = forward_of(state)
     before = forward(images())[1]
     for weight in state.trained:
@@ -85,7 +85,7 @@ def test_every_interval_stops_the_loop():
         computed.append(len(images))
         return images
 
-    split = evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
+    split = evaluators.EvaluationData([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
     context = synthetic.context(lambda *_: split, features=features)
     suite = evaluators.Suite(["knn(neighbors=(1,), every=3)", "fewshot(shots=(1,), seeds=1)"])
     scheduled = evaluators.Scheduled(suite, context, every=5)
@@ -117,7 +117,7 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
         opened.append(split)
         if len(opened) > 4:  # both splits of both evaluators were opened before training
             raise OSError("the disk is gone")
-        return evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
+        return evaluators.EvaluationData([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
 
     suite = evaluators.Suite(["knn(neighbors=(1,))", "fewshot(shots=(1,), seeds=1)"])
     scheduled = evaluators.Scheduled(suite, synthetic.context(open_split), every=5)
@@ -171,11 +171,11 @@ def test_mismatches_with_the_model_end_before_the_training(evaluator, class_name
 def test_images_that_the_recipe_leaves_out_are_left_out(monkeypatch):
     given = []
 
-    def opener(*arguments):
+    def split_opener(*arguments):
         given.append(arguments)
         raise InterruptedError
 
-    monkeypatch.setattr(train.evaluators, "opener", opener)
+    monkeypatch.setattr(train.evaluators, "split_opener", split_opener)
     recipe = recipes.Recipe(data=recipes.Data(on_bad_image="skip"), evaluators=("knn",))
     data = types.SimpleNamespace(train=types.SimpleNamespace(class_names=("a", "b", "c")), eval_batch_size=8)
     state = types.SimpleNamespace(

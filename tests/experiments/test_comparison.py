@@ -131,7 +131,7 @@ def test_one_run_is_not_compared(paths):
 
 def test_program(tmp_path, paths, capsys):
     (tmp_path / "weights.npz").touch()
-    other = write_run(tmp_path / "c", model=recipe.Model(checkpoint=f"{tmp_path}/weights.npz"))
+    other = write_run(tmp_path / "c", model=recipe.Model(weights=f"{tmp_path}/weights.npz"))
     assert programs.call("train.compare", *paths, other) == 0
     text = capsys.readouterr().out
     assert "| optim.learning_rate | 0.001 | 0.0003 | 0.001 |" in text

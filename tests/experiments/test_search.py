@@ -54,7 +54,7 @@ def test_the_command_line():
         "optim.learning_rate=1e-3, 3e-4",
         "data.pp_train=resize(8, method='bilinear')|value_range(-1, 1),resize(8)",
         "optim.schedule.boundaries=(1, 2),(3,)",
-        "model.checkpoint=None,'a,b.npz',\"c,d.npz\"",
+        "model.weights=None,'a,b.npz',\"c,d.npz\"",
         "task=segmentation(blocks=(2, 5)),segmentation(blocks=(2, 5), classes=3)",
         "evaluators=[],['knn', 'fewshot']",
     ]
@@ -62,7 +62,7 @@ def test_the_command_line():
         "optim.learning_rate": [1e-3, 3e-4],
         "data.pp_train": ["resize(8, method='bilinear')|value_range(-1, 1)", "resize(8)"],
         "optim.schedule.boundaries": [(1, 2), (3,)],
-        "model.checkpoint": [None, "a,b.npz", "c,d.npz"],
+        "model.weights": [None, "a,b.npz", "c,d.npz"],
         "task": ["segmentation(blocks=(2, 5))", "segmentation(classes=3, blocks=(2, 5))"],
         "evaluators": [(), ("knn", "fewshot")],
     }

@@ -355,10 +355,10 @@ def test_long_values_are_cut():
 
 
 def test_a_table_across():
-    rows = [Row({RATE: rate, "model.checkpoint": "/a/b.npz"}, {str(rate): "finished"}) for rate in (1, 2)]
+    rows = [Row({RATE: rate, "model.weights": "/a/b.npz"}, {str(rate): "finished"}) for rate in (1, 2)]
     lines = Table(rows, [Metric("accuracy")]).markdown(across=True).splitlines()
     assert lines[0] == "| runs | 1 | 2 |"
-    assert lines[2:] == [f"| {RATE} | 1 | 2 |", "| model.checkpoint | b.npz | b.npz |", "| accuracy | – | – |"]
+    assert lines[2:] == [f"| {RATE} | 1 | 2 |", "| model.weights | b.npz | b.npz |", "| accuracy | – | – |"]
 
 
 class TestProgram:
@@ -368,20 +368,21 @@ class TestProgram:
             (["--grid=seed=1"], "--workdir"),
             ([place], "--grid"),
             ([place, "--grid=seed=1", "--seeds=2"], "--seeds"),
-            ([place, "--range=optim.ema=0,0.9", "--trials=3", "--seeds=2"], "--seeds"),
-            ([place, "--range=optim.ema=0,0.9"], "--trials"),
-            ([place, "--range=optim.ema=0.9,0", "--trials=2"], "low"),
-            ([place, "--range=optim.ema=0,0.5,0.9", "--trials=2"], "LOW,HIGH"),
+            ([place, "--range=optim.ema_momentum=0,0.9", "--trials=3", "--seeds=2"], "--seeds"),
+            ([place, "--range=optim.ema_momentum=0,0.9"], "--trials"),
+            ([place, "--range=optim.ema_momentum=0.9,0", "--trials=2"], "low"),
+            ([place, "--range=optim.ema_momentum=0,0.5,0.9", "--trials=2"], "LOW,HIGH"),
         ]:
             with pytest.raises(ValueError, match=named):
                 programs.call("train.sweep", "--config=digits", *arguments)
         assert not list(tmp_path.iterdir())
 
     def test_list_runs_nothing(self, tmp_path, capsys):
-        arguments = ["--config=digits", f"--workdir={tmp_path}", "--grid=optim.ema=0,0.9", "--seeds=2", "--list"]
+        arguments = ["--config=digits", f"--workdir={tmp_path}", "--grid=optim.ema_momentum=0,0.9"]
+        arguments += ["--seeds=2", "--list"]
         assert programs.call("train.sweep", *arguments, override=["seed=5"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines == [f"optim.ema={ema},seed={seed}" for ema in (0.0, 0.9) for seed in (5, 6)]
+        assert lines == [f"optim.ema_momentum={ema},seed={seed}" for ema in (0.0, 0.9) for seed in (5, 6)]
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_signatures_of_a_saved_model(model, tmp_path):
     [
         ("a.tflite", {}),
         ("b.tflite", {"precision": "dynamic_int8", "batch_size": 2}),
-        ("c.tflite", {"input": "uint8"}),
+        ("c.tflite", {"input_dtype": "uint8"}),
         pytest.param("d.onnx", {}, marks=pytest.mark.exhaustive),
         pytest.param("e.xml", {}, marks=pytest.mark.exhaustive),
     ],

@@ -144,7 +144,7 @@ def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
 def test_an_artifact_that_takes_pixels(tmp_path):
     path = tmp_path / "model.tflite"
     model = small()
-    export(model, path, input="uint8")
+    export(model, path, input_dtype="uint8")
     artifact = open_artifact(str(path))
     assert artifact.input_details["dtype"] == np.uint8
     assert artifact.card.preprocess == "decode|resize(16)"
@@ -187,7 +187,7 @@ def integer_export(precision, model, path, **options):
 @pytest.mark.slow
 def test_int8_keeps_sensitive_operators_in_float(tmp_path):
     path = tmp_path / "model.tflite"
-    integer_export("int8", small(), path, input="uint8", batch_size=4)
+    integer_export("int8", small(), path, input_dtype="uint8", batch_size=4)
     assert open_artifact(str(path)).input_details["dtype"] == np.uint8
     types = operand_types(path.read_bytes())
     assert types["FULLY_CONNECTED"] == types["CONV_2D"] == {"INT8"}

@@ -92,7 +92,7 @@ def test_no_precision_loses_anything_on_large_means(precision, tmp_path):
 
 @pytest.mark.slow
 def test_the_first_graph_of_a_file_returns_values(tmp_path):
-    options = {"card": card(), "images": tiny.images(2), "features": True, "input": "uint8"}
+    options = {"card": card(), "images": tiny.images(2), "features": True, "input_dtype": "uint8"}
     tflite.write(network(), str(tmp_path / "a.tflite"), **options)
     starts = starts_of_buffers((tmp_path / "a.tflite").read_bytes())
     assert len(starts) > 8 and not any(start % 16 for start in starts)  # TFLite's schema: force_align

@@ -42,7 +42,7 @@ def photos(tmp_path, monkeypatch):
 
 def test_a_predictor_is_pickled_as_its_path(model, photos, monkeypatch):
     monkeypatch.chdir(model.parent)
-    predictor = keras_vit.open_predictor("model.keras", preprocess="value_range(0, 1)", labels=tiny.CLASS_NAMES)
+    predictor = keras_vit.open_predictor("model.keras", preprocess="value_range(0, 1)", class_names=tiny.CLASS_NAMES)
     content = pickle.dumps(predictor)
     assert len(content) < 1000 and str(model).encode() in content
     monkeypatch.chdir(photos)

@@ -24,7 +24,9 @@ def exported(tmp_path_factory):
     tiny.write_digits_run(directory / "run")
     arguments = (f"--model={directory / 'run'}", "--num_images=8")
     assert (
-        call("export.main", "--format=tflite", *arguments, f"--output={directory / 'coll.tflite'}", "--input=uint8")
+        call(
+            "export.main", "--format=tflite", *arguments, f"--output={directory / 'coll.tflite'}", "--input_dtype=uint8"
+        )
         == 0
     )
     return directory
@@ -47,9 +49,9 @@ def test_two_formats_of_one_name_keep_their_own_cards(exported):
         pytest.skip("openvino is not installed: pip install 'keras-vision-transformers[openvino]'")
     assert call("export.main", "--format=openvino", *arguments) == 0
     artifact = open_artifact(str(exported / "coll.tflite"))
-    assert artifact.card.input == "uint8"
+    assert artifact.card.input_dtype == "uint8"
     np.testing.assert_array_equal(artifact.predict(pixels), before)
-    assert open_artifact(str(exported / "coll.xml")).card.input == "float32"
+    assert open_artifact(str(exported / "coll.xml")).card.input_dtype == "float32"
 
 
 @pytest.mark.slow
@@ -78,7 +80,7 @@ def test_a_changed_artifact_is_refused(copied):
         {"image_shape": [9, 9, 1]},  # another size than that of the file
         {"image_shape": [8, 8, 3]},
         {"class_names": list("012345678")},
-        {"input": "float32"},
+        {"input_dtype": "float32"},
         {"batch_size": 2},
         {"output": "features"},
         {"class_names": [1] * 10},

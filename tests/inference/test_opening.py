@@ -37,7 +37,7 @@ def test_model_files(expected, name, tmp_path):
         model.save(path)
     else:
         keras_vit.save_checkpoint(model, path, format="google" if name.endswith(".npz") else "timm")
-    predictor = inference.open_predictor(path, preprocess=PREPROCESS, labels=tiny.CLASS_NAMES)
+    predictor = inference.open_predictor(path, preprocess=PREPROCESS, class_names=tiny.CLASS_NAMES)
     assert (predictor.kind, predictor.scores_are) == ("keras", "logits")
     assert predictor.class_names == tiny.CLASS_NAMES
     images = predictor.preprocess(tiny.images().contents)
@@ -52,7 +52,7 @@ def test_a_run_knows_its_preprocessing(tmp_path):
         predictor = inference.open_predictor(path)
         assert predictor.card.preprocess == "decode(1)|resize((8, 8), method='area')|value_range(-1, 1)"
         assert predictor.class_names == tuple("0123456789")
-    other = inference.open_predictor(tmp_path / "run", preprocess="value_range(0, 1)", labels=list("abcdefghij"))
+    other = inference.open_predictor(tmp_path / "run", preprocess="value_range(0, 1)", class_names=list("abcdefghij"))
     assert other.card.preprocess.endswith("value_range(0, 1)")
     assert other.class_names == tuple("abcdefghij")
 
@@ -78,7 +78,7 @@ def test_an_artifact_knows_its_preprocessing(served):
     predictor = inference.open_predictor(served[1])
     assert predictor.kind == "saved_model"
     assert predictor.class_names == tiny.CLASS_NAMES
-    for options in ({"preprocess": PREPROCESS}, {"labels": tiny.CLASS_NAMES}):
+    for options in ({"preprocess": PREPROCESS}, {"class_names": tiny.CLASS_NAMES}):
         with pytest.raises(ValueError, match="Leave out preprocess and labels"):
             inference.open_predictor(served[1], **options)
 
@@ -86,10 +86,10 @@ def test_an_artifact_knows_its_preprocessing(served):
 @pytest.mark.slow
 def test_labels_of_a_file(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
-    (tmp_path / "labels.txt").write_text("\n".join(tiny.CLASS_NAMES) + "\n", encoding="utf-8")
-    open_with = {"preprocess": PREPROCESS, "labels": tmp_path / "labels.txt"}
+    (tmp_path / "names.txt").write_text("\n".join(tiny.CLASS_NAMES) + "\n", encoding="utf-8")
+    open_with = {"preprocess": PREPROCESS, "class_names": tmp_path / "names.txt"}
     assert inference.open_predictor(tmp_path / "model.keras", **open_with).class_names == tiny.CLASS_NAMES
-    (tmp_path / "labels.txt").write_text("a\nb\n")
+    (tmp_path / "names.txt").write_text("a\nb\n")
     with pytest.raises(ValueError, match="class_names"):
         inference.open_predictor(tmp_path / "model.keras", **open_with)
 
@@ -110,8 +110,8 @@ def test_names_of_the_classes_in_the_file(expected, tmp_path):
 def test_labels_of_a_file_of_an_editor(content, tmp_path):
     """A byte order mark became part of the first name, and an empty line at the end a name."""
     tiny.model(classes=2).save(tmp_path / "model.keras")
-    (tmp_path / "labels.txt").write_bytes(content.encode())
-    open_with = {"preprocess": PREPROCESS, "labels": str(tmp_path / "labels.txt")}
+    (tmp_path / "names.txt").write_bytes(content.encode())
+    open_with = {"preprocess": PREPROCESS, "class_names": str(tmp_path / "names.txt")}
     assert inference.open_predictor(tmp_path / "model.keras", **open_with).class_names == ("café", "dog")
 
 
@@ -126,15 +126,15 @@ def test_labels_of_a_file_of_an_editor(content, tmp_path):
 )
 def test_labels_of_a_file_that_cannot_be_read(content, message, tmp_path):
     tiny.model(classes=2).save(tmp_path / "model.keras")
-    (tmp_path / "labels.txt").write_bytes(content)
+    (tmp_path / "names.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, labels=tmp_path / "labels.txt")
+        inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, class_names=tmp_path / "names.txt")
 
 
 @pytest.mark.slow
 def test_a_run_with_other_names_keeps_those_of_its_data(tmp_path):
     tiny.write_digits_run(tmp_path / "run")
-    other = inference.open_predictor(tmp_path / "run", labels=list("abcdefghij"))
+    other = inference.open_predictor(tmp_path / "run", class_names=list("abcdefghij"))
     assert other.card.data["class_names"] == list("0123456789")
     assert "class_names" not in inference.open_predictor(tmp_path / "run").card.data
 

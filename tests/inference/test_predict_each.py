@@ -58,7 +58,7 @@ def test_forms(form, folder):
     np.testing.assert_array_equal(predictor.prepared(form(folder)), images)
     for each, row in zip(predictor.predict_each(form(folder), top_k=2), expected, strict=True):
         best = np.argsort(-row)[:2]
-        assert each.parts == [(tiny.CLASS_NAMES[index], row[index]) for index in best]
+        assert each.top == [(tiny.CLASS_NAMES[index], row[index]) for index in best]
         assert each.uncertainty == pytest.approx(1 - (row[best[0]] - row[best[1]]))
         assert not each.error
 
@@ -72,7 +72,7 @@ def test_one_image(folder):
 
 def test_pixels_of_a_model_that_takes_pixels():
     """Those of its size are its input, and not prepared again."""
-    predictor = Means(tiny.card(input="uint8"))
+    predictor = Means(tiny.card(input_dtype="uint8"))
     pixels = tiny.arrays(2, tiny.SIZE, tiny.SIZE)
     assert predictor.prepared(pixels) is pixels
     assert predictor.prepared(tiny.arrays(2)).dtype == np.float32

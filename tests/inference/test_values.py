@@ -42,7 +42,7 @@ def test_a_file(tmp_path):
     np.testing.assert_allclose(predictor.scores(images), model.predict(images, verbose=0), atol=1e-5)
     assert latency.measure(predictor, 2, 1, 1)["batch_size"] == 2
     with pytest.raises(ValueError, match="no classes. Received: labels"):
-        inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, labels=["a", "b"])
+        inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, class_names=["a", "b"])
     resized = inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, image_size=32)
     assert Values.from_dict(resized.card.values) == VALUES
 

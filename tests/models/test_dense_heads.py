@@ -29,7 +29,7 @@ def make(head, seed=0, **arguments):
 def test_linear_is_batch_norm_and_a_product_of_each_patch_after_the_final_norm():
     model = make(HEADS[1])
     images = variants.images(model)
-    maps = [ARRAY(x) for x in keras_vit.features(model, [0, -1])(images)["maps"]]
+    maps = [ARRAY(x) for x in keras_vit.feature_extractor(model, [0, -1])(images)["maps"]]
     head = model.get_layer("head")
     gamma, beta, mean, variance = (ARRAY(weight) for weight in head.norm.weights)
     normed = (np.concatenate(maps, axis=-1) - mean) / np.sqrt(variance + 1e-5) * gamma + beta
@@ -58,7 +58,7 @@ def test_upsample_by_hand():
     """A transposed convolution of stride 2 is one of stride 1 on an image with zeros between its values."""
     model = make(HEADS[3])
     head, images = model.get_layer("head"), variants.images(model)
-    maps = [ARRAY(x) for x in keras_vit.features(model, [0, 1])(images)["maps"]]
+    maps = [ARRAY(x) for x in keras_vit.feature_extractor(model, [0, 1])(images)["maps"]]
     x = np.concatenate(maps, axis=-1) @ ARRAY(head.projection.kernel) + ARRAY(head.projection.bias)
     kernel, bias = (ARRAY(weight) for weight in head.convolutions[0].weights)  # [4, 4, out, in]
     batch, height, width, _ = x.shape

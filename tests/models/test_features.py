@@ -35,7 +35,7 @@ def test_features_are_the_tokens_of_the_blocks(name):
     outputs = blocks(images)
     prefix = config.num_prefix_tokens + config.num_registers
     for norm in (True, False):
-        found = keras_vit.features(model, blocks=(-2, 1), norm=norm)(images)
+        found = keras_vit.feature_extractor(model, blocks=(-2, 1), norm=norm)(images)
         has_norm = norm and name not in ("fc_norm", "no_final_norm")
         assert set(found) == ({"maps", "tokens"} if config.class_token else {"maps"})
         for number, patches in enumerate(map(ARRAY, found["maps"])):
@@ -50,7 +50,7 @@ def test_features_are_the_tokens_of_the_blocks(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dinov3", "any_size"])
 def test_features_are_saved(name, tmp_path):
-    extractor = keras_vit.features(variants.shared(name), blocks=(-2, 1))
+    extractor = keras_vit.feature_extractor(variants.shared(name), blocks=(-2, 1))
     images = variants.images(variants.shared(name))
     extractor.save(tmp_path / "features.keras")
     loaded = keras.models.load_model(tmp_path / "features.keras")
@@ -62,7 +62,7 @@ def test_features_are_saved(name, tmp_path):
 def test_features_of_the_last_block_are_those_of_the_head():
     model = variants.shared("dinov3")
     images = variants.images(model)
-    (token,) = keras_vit.features(model, blocks=[-1])(images)["tokens"]
+    (token,) = keras_vit.feature_extractor(model, blocks=[-1])(images)["tokens"]
     np.testing.assert_allclose(token, models.representation(model)(images)[0], rtol=1e-5, atol=1e-5)
 
 
@@ -73,7 +73,7 @@ def test_features_of_a_pretraining_model_are_those_of_its_encoder():
     tiny.randomize(model)
     encoder = model.encoder()
     images = variants.images(encoder)
-    found, expected = (keras_vit.features(m, blocks=(0, 1))(images) for m in (model, encoder))
+    found, expected = (keras_vit.feature_extractor(m, blocks=(0, 1))(images) for m in (model, encoder))
     for got, wanted in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
@@ -81,10 +81,10 @@ def test_features_of_a_pretraining_model_are_those_of_its_encoder():
 @pytest.mark.parametrize("blocks", [(2,), (-3,), (), (0, 2.5), "01", 1])
 def test_blocks_that_do_not_exist(blocks):
     with pytest.raises(ValueError, match="blocks"):
-        keras_vit.features(variants.shared("token"), blocks=blocks)
+        keras_vit.feature_extractor(variants.shared("token"), blocks=blocks)
 
 
 @pytest.mark.parametrize("model", [keras.Sequential(), None, "bit"])
 def test_models_without_blocks(model):
     with pytest.raises(ValueError, match="model"):
-        keras_vit.features(variants.shared("bit") if model == "bit" else model)
+        keras_vit.feature_extractor(variants.shared("bit") if model == "bit" else model)

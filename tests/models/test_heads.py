@@ -31,7 +31,7 @@ def head_weights(model):
 def test_dense_head_by_hand(blocks, image_size):
     model = make(head=DenseHead(3, blocks), image_size=image_size, num_registers=2)
     images = variants.images(model)
-    extract = keras_vit.features(model, blocks or [-1])(images)
+    extract = keras_vit.feature_extractor(model, blocks or [-1])(images)
     maps = np.concatenate([ARRAY(x) for x in extract["maps"]], axis=-1)
     head = model.get_layer("head")
     assert head is model.config.head
@@ -113,9 +113,9 @@ def test_checkpoints_of_other_heads_fill_the_encoder(tmp_path):
             built = keras_vit.model_from_checkpoint(path, head=DenseHead(5))
             assert built.output_shape == (None, 4, 2, 5)
             images = variants.images(source)
-            expected = keras_vit.features(source, [0, 1])(images)
+            expected = keras_vit.feature_extractor(source, [0, 1])(images)
             for found in (model, built):
-                got = keras_vit.features(found, [0, 1])(images)
+                got = keras_vit.feature_extractor(found, [0, 1])(images)
                 np.testing.assert_allclose(got["maps"][1], expected["maps"][1], rtol=1e-4, atol=1e-4)
 
 
@@ -159,7 +159,9 @@ def test_features_are_the_class_token():
     model = make()
     images = variants.images(model)
     features, output = models.representation(model)(images)
-    np.testing.assert_allclose(features, keras_vit.features(model, [-1])(images)["tokens"][0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        features, keras_vit.feature_extractor(model, [-1])(images)["tokens"][0], rtol=1e-5, atol=1e-5
+    )
     np.testing.assert_allclose(output, model(images), rtol=1e-5, atol=1e-5)
 
 

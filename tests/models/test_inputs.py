@@ -316,7 +316,7 @@ def test_prepared_images_are_taken_without_a_word():
 
 
 def test_the_whole_library_is_at_hand():
-    assert {"data", "training", "optim", "evaluators", "inspection", "export"} <= set(dir(keras_vit))
+    assert {"data", "training", "optim", "evaluators", "inspection", "export", "models"} <= set(keras_vit.__all__)
     from keras_vit import exporting
 
     assert keras_vit.export is exporting.export

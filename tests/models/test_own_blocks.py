@@ -37,7 +37,7 @@ def test_the_library_has_no_other_default():
 def test_parallel_block_by_hand():
     model = make(block=own_blocks.ParallelBlock, num_layers=1)
     tokens, blocks = (
-        keras_vit.features(model, [0], norm=False)(variants.images(model)),
+        keras_vit.feature_extractor(model, [0], norm=False)(variants.images(model)),
         model.get_layer("encoderblock_0"),
     )
     x = keras.Model(model.input, blocks.input)(variants.images(model))

@@ -147,8 +147,8 @@ def check(name, any_size=False):
     model, data = load(name, any_size)
     config, images = model.config, data["image"]
     blocks = range(config.num_layers)
-    raw = keras_vit.features(model, blocks, norm=False)(images)
-    normed = keras_vit.features(model, blocks)(images)
+    raw = keras_vit.feature_extractor(model, blocks, norm=False)(images)
+    normed = keras_vit.feature_extractor(model, blocks)(images)
     prefix = config.num_prefix_tokens + config.num_registers
     expected = [*data["hidden_states"][1:]]
     maps, tokens = [*raw["maps"]], [*raw.get("tokens", ())]

@@ -61,7 +61,7 @@ def test_groups_of_recipes(monkeypatch, tmp_path):
     structures = {}
     for name, arguments in toy.CASES:
         recipe = toy.load(name, arguments)
-        if recipe.optim.weight_decay_mask is None and recipe.model.checkpoint is None:
+        if recipe.optim.weight_decay_mask is None and recipe.model.weights is None:
             short = {"num_layers": 2} if recipe.model.variant in models.VIT else {}
             model = dataclasses.replace(recipe.model, arguments=recipe.model.arguments | short)
             structures[model.variant.split("ViT")[0], repr(sorted(model.arguments))] = model

@@ -224,7 +224,7 @@ def apply(update, path, average=None):
 )
 def test_a_step(path, multiplier, decay):
     """Decay belongs to the direction, so that the rates by depth scale it, too; the average is of the new weight."""
-    update = rule(name="sgd", momentum=0.0, weight_decay=0.1, layer_decay=0.5, ema=0.9, clip_norm=0.0)
+    update = rule(name="sgd", momentum=0.0, weight_decay=0.1, layer_decay=0.5, ema_momentum=0.9, clip_norm=0.0)
     new, average = apply(update, path, average=1.0)
     expected = 2.0 - 0.01 * multiplier * (3.0 + decay * 2.0)
     assert new == pytest.approx(expected, rel=1e-6)

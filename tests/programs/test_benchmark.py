@@ -23,7 +23,7 @@ def test_benchmark_measures_each_batch_size(tflite_file, capfd):
 
 def test_the_model_is_opened_as_the_flags_say():
     program = load("export.benchmark")
-    given = ["--model=vit.npz", "--preprocess=value_range(-1, 1)", "--labels=labels.txt", "--artifacts=a.tflite"]
+    given = ["--model=vit.npz", "--preprocess=value_range(-1, 1)", "--image_size=32", "--artifacts=a.tflite"]
     program.flags.FLAGS(["benchmark", *given])
     assert set(given[1:3]) <= set(program.worker_command("vit.npz", True))
     assert not set(given) & set(program.worker_command("a.tflite", False))  # an artifact knows both

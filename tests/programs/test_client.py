@@ -26,8 +26,8 @@ class Fake:
 
     def predict(self, contents, batch_size):
         calls.append((*self.created, contents, batch_size))
-        prediction = tf_serving.Prediction(["é", "b"], [0.75, 0.25], True)
-        return [tf_serving.Prediction([], [], False) if content == b"bad" else prediction for content in contents]
+        prediction = tf_serving.ServedPrediction(["é", "b"], [0.75, 0.25], True)
+        return [tf_serving.ServedPrediction([], [], False) if content == b"bad" else prediction for content in contents]
 
 
 calls: list = []

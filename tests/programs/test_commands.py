@@ -159,7 +159,7 @@ def test_flags_have_the_values_and_defaults_of_the_library():
 
 
 def test_one_flag_has_one_meaning():
-    shared = "config|preprocess|labels|images|on_bad_image|data|json|output|distribute"
+    shared = "config|preprocess|class_names|images|on_bad_image|data|json|output|distribute"
     for name in commands.PROGRAMS.values():
         text = (ROOT / name.replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
         assert not re.search(rf'DEFINE_\w+\(\s*"({shared})"', text), f"{name} defines a flag of common_flags.py"

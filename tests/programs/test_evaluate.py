@@ -70,7 +70,7 @@ def test_a_model_of_values(as_json, monkeypatch, capsys):
     vars(where.predictor.card).update({"recipe_data": {}, "sha256": "", "reported_split": "test"})
     program = load("train.evaluate")
     monkeypatch.setattr(program, "open_predictor", lambda *_, **__: where.predictor)
-    monkeypatch.setattr(program.evaluators, "opener", lambda *_: where.open_split)
+    monkeypatch.setattr(program.evaluators, "split_opener", lambda *_: where.open_split)
     with flagsaver.flagsaver(model="ages", json=as_json, split="all"):
         assert program.main(["evaluate", "made-up"]) == 0
     text = capsys.readouterr().out

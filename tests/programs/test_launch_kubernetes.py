@@ -39,9 +39,9 @@ def check(document):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("place", "kinds"), [("kubernetes", {"Service", "Job"}), ("jobset", {"JobSet"})])
-def test_kubernetes_takes_the_files(place, kinds):
-    for text in rendered(place):
+@pytest.mark.parametrize(("target", "kinds"), [("kubernetes", {"Service", "Job"}), ("jobset", {"JobSet"})])
+def test_kubernetes_takes_the_files(target, kinds):
+    for text in rendered(target):
         assert "{{" not in text
         assert {document["kind"] for document in documents(text)} - {"ConfigMap"} == kinds
         for document in documents(text):
@@ -64,7 +64,7 @@ def test_a_typing_error_is_found():
     """In the name of any field; those of labels, selectors and resources are free."""
     validator = pytest.importorskip("kubernetes_validate")
     errors = (validator.ValidationError, pytest.importorskip("jsonschema").ValidationError)
-    for document in [documents(next(rendered(place)))[-1] for place in ("kubernetes", "jobset")]:
+    for document in [documents(next(rendered(target)))[-1] for target in ("kubernetes", "jobset")]:
         check(document)
         found = [path for path in paths(document) if path[0] == "spec" and not FREE & set(path[:-1])]
         assert len(found) > 50
@@ -103,12 +103,12 @@ def test_pods_of_a_job_find_each_other(monkeypatch):
     assert any(mount["mountPath"] == "/shared" for mount in container["volumeMounts"])
 
 
-@pytest.mark.parametrize("place", ["kubernetes", "jobset"])
-def test_a_run_in_a_bucket_needs_no_claim(place):
+@pytest.mark.parametrize("target", ["kubernetes", "jobset"])
+def test_a_run_in_a_bucket_needs_no_claim(target):
     """The volume has the local copies, in the home directory of the container's user."""
-    one = job(place, "gs://bucket/runs/S_16", tpu=tpus.parse("v6e-8"))
+    one = job(target, "gs://bucket/runs/S_16", tpu=tpus.parse("v6e-8"))
     spec = documents(one.render())[-1]["spec"]
-    batch = spec["replicatedJobs"][0]["template"]["spec"] if place == "jobset" else spec
+    batch = spec["replicatedJobs"][0]["template"]["spec"] if target == "jobset" else spec
     pod = batch["template"]["spec"]
     assert {"name": "shared", "emptyDir": {}} in pod["volumes"] and "Claim" not in json.dumps(pod)
     assert {"name": "shared", "mountPath": "/root/.keras"} in pod["containers"][0]["volumeMounts"]
@@ -126,16 +126,17 @@ def test_a_recipe_file_is_in_the_pod(tmp_path):
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 0
 
 
-@pytest.mark.parametrize("place", ["kubernetes", "jobset"])
-def test_odd_names_stay_as_they_are_in_yaml(place, tmp_path):
+@pytest.mark.parametrize("target", ["kubernetes", "jobset"])
+def test_odd_names_stay_as_they_are_in_yaml(target, tmp_path):
     mount, file = "/" + ODD.replace(": ", " "), tmp_path / ODD.replace("/", "_")
     file.write_text("text = '{{name}}: $(x)'")
-    one = job(place, f"{mount}/{ODD}\n", tpu=tpus.parse("v6e-8"), image=ODD, recipe_file=str(file))
+    one = job(target, f"{mount}/{ODD}\n", tpu=tpus.parse("v6e-8"), container_image=ODD, recipe_file=str(file))
     with pytest.raises(ValueError, match="--workdir"):
         one.render()
-    one = job(place, f"{mount}/{ODD}", tpu=tpus.parse("v6e-8"), image=ODD, recipe_file=str(file), arguments=["a\n\x7f"])
+    given = {"tpu": tpus.parse("v6e-8"), "container_image": ODD, "recipe_file": str(file)}
+    one = job(target, f"{mount}/{ODD}", **given, arguments=["a\n\x7f"])
     *_, batch, recipe = documents(one.render())
-    batch = batch["spec"]["replicatedJobs"][0]["template"] if place == "jobset" else batch
+    batch = batch["spec"]["replicatedJobs"][0]["template"] if target == "jobset" else batch
     (container,) = batch["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["train", *(text.replace("$", "$$") for text in one.arguments)]
     assert container["image"] == ODD and mount in [volume["mountPath"] for volume in container["volumeMounts"]]

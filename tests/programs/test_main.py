@@ -146,7 +146,7 @@ def test_a_stored_run_resumes(tmp_path):
     fields = {f"model__arguments__{name}": value for name, value in fields.items()} | {
         "model__arguments__drop_path_rate": None
     }
-    output = worlds.train(directory, total_steps=6, optim__ema=0.99, data__batch_size=16, **fields)
+    output = worlds.train(directory, total_steps=6, optim__ema_momentum=0.99, data__batch_size=16, **fields)
     assert "Resuming from the checkpoint of step 4" in output
 
 
@@ -167,7 +167,7 @@ def test_the_test_split_is_read_once_at_the_end_and_reported(tmp_path):
         "data__eval_split": "train[800:980]",
         "data__test_split": "test[:180]",
     }
-    output = worlds.train(tmp_path, total_steps=8, stop_after=1, optim__learning_rate=0.0, **splits)  # ends at 8
+    output = worlds.train(tmp_path, total_steps=8, patience=1, optim__learning_rate=0.0, **splits)  # ends at 8
     lines = [line for line in worlds.metrics(tmp_path) if "loss" not in line]
     assert [(line["step"], line["split"], "test_loss" in line) for line in lines] == [
         (4, "train[800:980]", False),
@@ -180,7 +180,7 @@ def test_the_test_split_is_read_once_at_the_end_and_reported(tmp_path):
     assert output.index(shown[0]) < output.index(shown[1])
     run, before = load_run(str(tmp_path)), worlds.metrics(tmp_path)
     assert run.results["test_accuracy"] == lines[2]["test_accuracy"] and run.results["split"] == "train[800:980]"
-    output = worlds.train(tmp_path, total_steps=8, stop_after=1, optim__learning_rate=0.0, **splits)
+    output = worlds.train(tmp_path, total_steps=8, patience=1, optim__learning_rate=0.0, **splits)
     assert shown[0] in output and worlds.metrics(tmp_path) == before
     code, output = programs.run("train.evaluate", f"--model={tmp_path}", "--json")
     found = json.loads(output[output.index("{") :])

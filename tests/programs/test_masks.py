@@ -114,7 +114,7 @@ def test_features_of_patches(model, images, tmp_path):
     assert call("train.embed", f"--output={file}", *arguments) == 0
     predictor = open_predictor(model, preprocess=tiny.PREPROCESS)
     prepared = predictor.preprocess([path.read_bytes() for path in images])
-    (expected,) = keras_vit.features(predictor.model, blocks=(-1,))(prepared)["maps"]
+    (expected,) = keras_vit.feature_extractor(predictor.model, blocks=(-1,))(prepared)["maps"]
     with np.load(file) as found:
         assert found["features"].shape == (2, 2, 2, 16)
         np.testing.assert_allclose(found["features"], expected, rtol=1e-5, atol=1e-5)

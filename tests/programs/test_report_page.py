@@ -258,7 +258,7 @@ def test_headlines_of_a_model():
 def test_no_absolute_paths():
     card = {
         "source": "folder:/home/me/My images",
-        "recipe": {"checkpoint": "/data/ViT-B_16.npz", "evaluators": ["knn(source='folder:/a/b c/d')", "ViT-B/16"]},
+        "recipe": {"weights": "/data/ViT-B_16.npz", "evaluators": ["knn(source='folder:/a/b c/d')", "ViT-B/16"]},
         "address": "https://arxiv.org/abs/2010.11929",
         "options": "tfds:pets#data_dir='/data/x'&download=True",
     }

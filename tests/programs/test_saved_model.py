@@ -124,9 +124,9 @@ def test_as_many_images_as_the_limits_need(exported):
 
 
 def test_options_of_a_file(exported):
-    options, _ = exported("--output=a.tflite", "--input=uint8", "--features", "--batch_size=2")
+    options, _ = exported("--output=a.tflite", "--input_dtype=uint8", "--features", "--batch_size=2")
     assert options.pop("tolerance") == verify.tolerance_of("float32")
-    assert options == {"input": "uint8", "features": True, "batch_size": 2}
+    assert options == {"input_dtype": "uint8", "features": True, "batch_size": 2}
 
 
 def test_options_of_a_calibrated_file(exported):
@@ -172,11 +172,11 @@ def test_the_path_of_the_artifact_is_the_output(run, tmp_path, capsys):
 def test_files_that_are_not_part_of_a_run_are_exported(run, tmp_path):
     model = tiny.model()
     model.save(tmp_path / "model.keras")
-    (tmp_path / "labels.txt").write_text("\n".join(tiny.CLASS_NAMES), encoding="utf-8")
+    (tmp_path / "names.txt").write_text("\n".join(tiny.CLASS_NAMES), encoding="utf-8")
     for index, content in enumerate(tiny.images(3).contents):
         (tmp_path / f"{index}, pink.png").write_bytes(content)  # a comma in a name is no separator
     arguments = [f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path / 'a.tflite'}"]
-    arguments += [f"--labels={tmp_path / 'labels.txt'}"]
+    arguments += [f"--class_names={tmp_path / 'names.txt'}"]
     with pytest.raises(ValueError, match="--images="):
         call("export.main", "--format=tflite", *arguments)
     arguments += [f"--images={tmp_path}/[01], pink.png", f"--images={tmp_path / '2, pink.png'}"]

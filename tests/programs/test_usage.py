@@ -17,7 +17,7 @@ RUN = pathlib.Path(__file__).parents[1] / "runs" / "data" / "run"
 PICTURE = golden_data.path("images/gray.png")
 TAKE_DATA = {  # the programs with --data, and what else they require
     "train.main": ["--workdir=run"],
-    "train.launch": ["--on=slurm"],
+    "train.launch": ["--target=slurm"],
     "train.plan": [],
     "train.sweep": ["--workdir=sweep", "--grid=seed=0,1", "--list"],
     "train.evaluate": [f"--model={RUN}"],
@@ -53,7 +53,7 @@ def test_flags_after_two_dashes_are_not_data_sets_of_a_sweep(tmp_path, capsys):
     [
         ([], {}),
         (["--distribute=mirrored", "--virtual_devices=3"], {"distribute": "mirrored", "virtual_devices": 3}),
-        (["--tpu=mine", "--several_hosts"], {"tpu": "mine", "several_hosts": True}),
+        (["--tpu=mine", "--multi_host"], {"tpu": "mine", "multi_host": True}),
         (["--change_recipe"], {"change_recipe": True}),
         (["--profile", "--track=wandb", "--track=mlflow"], {"profile": True, "track": ["wandb", "mlflow"]}),
     ],
@@ -65,7 +65,7 @@ def test_flags_are_passed_on_to_the_training(arguments, changed, tmp_path, monke
     )
     workdir = str(tmp_path / "run")
     assert call("train.main", "--config=digits", "--override=seed=3", f"--workdir={workdir}", *arguments) is None
-    options = {"distribute": "auto", "tpu": "local", "virtual_devices": 0, "several_hosts": False}
+    options = {"distribute": "auto", "tpu": "local", "virtual_devices": 0, "multi_host": False}
     options |= {"change_recipe": False, "profile": False, "track": ["tensorboard"]}
     assert given == [(3, workdir, options | changed)]
 
@@ -82,7 +82,9 @@ OPEN_MODELS = {  # programs with the flags of a model, and what else they requir
 @pytest.mark.parametrize("program", OPEN_MODELS)
 def test_flags_are_passed_on_to_the_opening_of_the_model(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = {"preprocess": "value_range(0, 1)", "labels": "labels.txt", "checkpoint": "best", "image_size": 16}
+    given = {"preprocess": "value_range(0, 1)", "checkpoint": "best", "image_size": 16}
+    if program != "train.embed":  # features have no class names
+        given["class_names"] = "names.txt"
     opened = []
 
     def stop(path, **options):
@@ -104,11 +106,11 @@ def test_flags_are_passed_on_to_the_sweep(outcome, tmp_path, monkeypatch, capsys
     monkeypatch.setattr(
         experiments, "sweep", lambda *places, **options: given.append((places, options)) or Table(rows, [])
     )
-    arguments = ["--config=digits", "--override=seed=5", f"--workdir={tmp_path}", "--grid=optim.ema=0,0.9", "--seeds=2"]
-    arguments += ["--metric=eval_loss", "--noprune", "--parallel=3", "--", "--distribute=one_device"]
+    arguments = ["--config=digits", "--override=seed=5", f"--workdir={tmp_path}", "--grid=optim.ema_momentum=0,0.9"]
+    arguments += ["--seeds=2", "--metric=eval_loss", "--noprune", "--parallel=3", "--", "--distribute=one_device"]
     assert call("train.sweep", *arguments) == (1 if outcome.startswith("failed") else 0)
     (((recipe, space, workdir), options),) = given
-    assert (recipe.seed, space, workdir) == (5, {"optim.ema": [0.0, 0.9], "seed": [5, 6]}, str(tmp_path))
+    assert (recipe.seed, space, workdir) == (5, {"optim.ema_momentum": [0.0, 0.9], "seed": [5, 6]}, str(tmp_path))
     assert options.pop("command")[-2:] == ["train", "--distribute=one_device"]
     assert options == {"trials": 0, "metric": "eval_loss", "prune": False, "parallel": 3}
     assert f"--config={tmp_path}/runs/b/recipe.py" in capsys.readouterr().out
@@ -131,7 +133,7 @@ def test_a_run_without_a_directory_has_the_name_of_its_recipe_or_data(arguments,
 
 WRITE = {  # the programs that write files, and the flag or argument that names the place
     "train.main": ["--config=digits", "--workdir={}"],
-    "train.launch": ["digits", "--on=slurm", "--output={}"],
+    "train.launch": ["digits", "--target=slurm", "--output={}"],
     "train.vtab": ["--weights=augreg", "--workdir={}"],
     "train.sweep": ["--config=digits", "--grid=seed=0,1", "--workdir={}"],
     "train.embed": [f"--model={RUN}", "a.png", "--output={}.npz"],

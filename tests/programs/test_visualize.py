@@ -153,7 +153,7 @@ def test_the_page_names_the_part_of_the_split_that_it_measures(count, origin, mo
 def test_the_card_of_the_page_leaves_out_shapes_and_files():
     card = tiny.card(files={".tflite": {"bytes": 1, "sha256": "0"}}, max_pixels=5)
     found = programs.load("train.visualize").card_of(types.SimpleNamespace(card=card))
-    assert list(found) == ["class names", "preprocess", "output", "input", "precision", "max pixels"]
+    assert list(found) == ["class names", "preprocess", "output", "input dtype", "precision", "max pixels"]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_vtab_starts_the_recipe_of_the_task_once(monkeypatch, tmp_path):
         assert vtab_program.fine_tune("svhn") == vtab_program.fine_tune("svhn") == 0.25
     (command,) = commands
     assert command[1:5] == ["-m", "keras_vit", "train", "--config=vtab:ViT_S16,svhn"]
-    assert {"--config.model.checkpoint=x.npz", "--config.total_steps=5"} < set(command)
+    assert {"--config.model.weights=x.npz", "--config.total_steps=5"} < set(command)
     assert "--config.data.source=vtab:svhn#data_dir='/data'&download=True" in command
 
 

@@ -56,7 +56,7 @@ def test_a_run_of_one_flag(world):
     values = PP.rpartition("|")[2]
     assert data["pp_train"] == f"decode|inception_crop(32, 50, antialias=True)|flip_lr|{values}"
     assert data["pp_eval"] == config["preprocess"] == f"decode|resize(32, antialias=True)|{values}"
-    assert (model["checkpoint"], model["image_size"]) == ("hf:a/b", 32)
+    assert (model["weights"], model["image_size"]) == ("hf:a/b", 32)
     assert config["architecture"]["arguments"]["hidden_size"] == 16
     assert config["weights"] == PINNED
     assert keras_vit.open_predictor("run").card.weights == PINNED
@@ -65,7 +65,7 @@ def test_a_run_of_one_flag(world):
 def test_training_pixels_are_normalized_like_those_of_the_user(world, caplog):
     caplog.set_level(logging.INFO, logger="absl")
     pp = "decode|resize(32, antialias=True)|value_range(-1, 1)"
-    choices = Choices("folder:photos", model="hf:a/b", settings={"adapt": "lora", "data.pp_eval": pp})
+    choices = Choices("folder:photos", model="hf:a/b", overrides={"adapt": "lora", "data.pp_eval": pp})
     data = recipe_of(choices, workdir="run").data
     assert data.pp_train == "decode|inception_crop(32, 50, antialias=True)|flip_lr|value_range(-1, 1)"
     assert data.pp_eval == pp

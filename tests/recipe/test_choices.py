@@ -36,12 +36,12 @@ def images(tmp_path_factory):
 def test_one_command_for_a_folder(images):
     recipe = from_flags(f"folder:{images}", "--model=ViT_S16", "--weights=augreg", "--image_size=96")
     assert (recipe.data.source, recipe.model.variant) == (f"folder:{images}", "ViT-S/16")
-    assert (recipe.model.checkpoint, recipe.model.head) == ("augreg", "reset")
+    assert (recipe.model.weights, recipe.model.head) == ("augreg", "reset")
     assert recipe.model.image_size == 96
     assert recipe.data.pp_train.startswith("decode|resize(96, antialias=True)|flip_lr|")  # few images: only the head
     assert "resize(96, antialias=True)" in recipe.data.pp_eval
-    assert from_flags("--data", str(images), "--model=ViT_B16").model.checkpoint == "imagenet21k"
-    assert from_flags(f"folder:{images}", "--weights=none", "--model=ViT_Ti16").model.checkpoint is None
+    assert from_flags("--data", str(images), "--model=ViT_B16").model.weights == "imagenet21k"
+    assert from_flags(f"folder:{images}", "--weights=none", "--model=ViT_Ti16").model.weights is None
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_every_operation_with_a_size_is_scaled():
 
 def test_a_variant_brings_its_sizes_and_its_weights():
     small = recipes.with_variant(toy.load("digits", None), "ViT_S16")
-    assert small.model.variant == "ViT-S/16" and small.model.checkpoint is None
+    assert small.model.variant == "ViT-S/16" and small.model.weights is None
     assert small.model.arguments == {"pooling": "gap", "position_embedding": "sincos2d"}
-    assert recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "ViT-L/16").model.checkpoint == "imagenet21k"
+    assert recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "ViT-L/16").model.weights == "imagenet21k"
     bit = recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "BiT_R50x1")
-    assert bit.model.checkpoint == "bit-m" and bit.model.arguments == {"pool_padding": "zeros"}
+    assert bit.model.weights == "bit-m" and bit.model.arguments == {"pool_padding": "zeros"}
     assert recipes.with_variant(bit, "ViT_S16").model.arguments == {}
 
 
@@ -100,7 +100,7 @@ def test_the_padding_of_published_weights_is_not_that_of_a_file(tmp_path):
     bit = recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "BiT_R50x1")
     other = recipes.with_variant(bit, "BiT_R101x1")
     assert other.model.arguments == {"pool_padding": "zeros"}  # these weights are published, too
-    own = dataclasses.replace(bit, model=dataclasses.replace(bit.model, checkpoint=str(tmp_path / "own.npz")))
+    own = dataclasses.replace(bit, model=dataclasses.replace(bit.model, weights=str(tmp_path / "own.npz")))
     (tmp_path / "own.npz").touch()
     assert recipes.with_variant(own, "BiT_R101x1").model.arguments == {}
 

@@ -134,4 +134,4 @@ def test_vtab_rate():
 )
 def test_checkpoints_have_published_names(name, arguments, file):
     recipe = toy.load(name, arguments)
-    assert zoo.find(recipe.model.variant, recipe.model.checkpoint).path.endswith(f"/{file}")
+    assert zoo.find(recipe.model.variant, recipe.model.weights).path.endswith(f"/{file}")

@@ -66,8 +66,10 @@ def test_mistakes_are_named(values, message):
 SMALLEST = {
     **dict.fromkeys(("total_steps", "steps_per_loop", "keep_checkpoints", "optim.accumulation_steps"), 1),
     **dict.fromkeys(("data.batch_size", "data.eval_batch_size"), 1),
-    **dict.fromkeys(("time", "log_every", "eval_every", "stop_after", "checkpoint_every", "data.mixup"), 0),
-    **dict.fromkeys(("head_images", "label_smoothing", "class_balance", "data.cutmix", "optim.learning_rate"), 0),
+    **dict.fromkeys(("time", "log_every", "eval_every", "patience", "checkpoint_every", "data.mixup"), 0),
+    **dict.fromkeys(
+        ("head_images", "label_smoothing", "class_weight_exponent", "data.cutmix", "optim.learning_rate"), 0
+    ),
     **dict.fromkeys(("optim.weight_decay", "optim.clip_norm", "optim.schedule.warmup_steps"), 0),
 }
 
@@ -114,8 +116,8 @@ def test_a_field_with_few_values(path):
         ("segmentation", {"data.cutmix": 0.1}, "data.cutmix=0.1"),
         ("segmentation", {"data.mixup": 0.1}, "data.mixup=0.1"),
         ("regression", {"label_smoothing": 0.1}, "label_smoothing=0.1"),
-        ("classification", {"loss": "sigmoid", "class_balance": 0.5}, "class_balance=0.5"),
-        ("distillation('a')", {"class_balance": 0.5}, "class_balance=0.5"),
+        ("classification", {"loss": "sigmoid", "class_weight_exponent": 0.5}, "class_weight_exponent=0.5"),
+        ("distillation('a')", {"class_weight_exponent": 0.5}, "class_weight_exponent=0.5"),
     ],
 )
 def test_fields_that_a_task_does_not_support(task, fields, named):
@@ -215,7 +217,7 @@ def test_regularization_of_a_checkpoint_is_not_taken_over(tmp_path):
     """Fine-tuning takes over the architecture of a checkpoint, but not the regularization of its training."""
     noise = {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "drop_path_rate": 0.4, "head_bias": -3.0}
     tiny.model(**noise, layer_scale=0.1).save(tmp_path / "trained.keras")
-    model = recipes.Model("ViT-Ti/16", checkpoint=str(tmp_path / "trained.keras"), image_size=tiny.SIZE)
+    model = recipes.Model("ViT-Ti/16", weights=str(tmp_path / "trained.keras"), image_size=tiny.SIZE)
     taken = recipes.resolve(recipes.Recipe(model=model)).model.arguments
     assert taken["layer_scale"] == 0.1 and taken["hidden_size"] == 16
     assert not set(taken) & set(noise)
@@ -224,9 +226,9 @@ def test_regularization_of_a_checkpoint_is_not_taken_over(tmp_path):
 @pytest.mark.parametrize(
     ("path", "text", "value"),
     [
-        ("model.checkpoint", "None", None),
-        ("model.checkpoint", "", None),
-        ("model.checkpoint", "augreg", "augreg"),
+        ("model.weights", "None", None),
+        ("model.weights", "", None),
+        ("model.weights", "augreg", "augreg"),
         ("optim.schedule.boundaries", "3,5", (3, 5)),
         ("optim.schedule.boundaries", "3", (3,)),
         ("optim.schedule.boundaries", "", ()),
@@ -256,4 +258,4 @@ def test_initial_weights_depend_on_the_seed():
 @pytest.mark.parametrize("weights", ["augreg", "augreg-imagenet21k", "augreg-224"])
 def test_another_variant_keeps_the_kind_of_weights(weights):
     chosen = recipes.with_weights(recipes.Recipe(model=recipes.Model("ViT-B/16")), weights)
-    assert recipes.with_variant(chosen, "ViT_S16").model.checkpoint == weights
+    assert recipes.with_variant(chosen, "ViT_S16").model.weights == weights

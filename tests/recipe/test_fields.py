@@ -58,7 +58,7 @@ def test_every_field_is_read_in_training(monkeypatch, tmp_path):
     monkeypatch.setattr(flags, "FLAGS", None)  # training is a function, which reads no flags
     begun = small(name="adamw", schedule=recipes.Schedule("rsqrt"))
     other = small(name="sgd", schedule=recipes.Schedule("steps", boundaries=(1,)))
-    other.model.checkpoint = str(tmp_path / "0" / "model.keras")
+    other.model.weights = str(tmp_path / "0" / "model.keras")
     for number, recipe in enumerate((begun, other)):
         results = train.train(recorded(recipe, read), str(tmp_path / str(number)), distribute="one_device")
         assert results["eval_accuracy"] >= 0 and (tmp_path / str(number) / "model.keras").exists()

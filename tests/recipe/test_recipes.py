@@ -208,7 +208,7 @@ def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp
     recipe.deterministic = False  # would stay on for the tests that follow
     monkeypatch.setattr(main.cli, "recipe_from_flags", lambda *_: recipe)
     monkeypatch.setattr(run_summary, "draw_figure", lambda *_: None)
-    monkeypatch.setattr(train.evaluators, "opener", toy.opener)
+    monkeypatch.setattr(train.evaluators, "split_opener", toy.split_opener)
     with flagsaver.flagsaver(workdir=str(tmp_path / "run"), distribute="one_device"):
         main.main([])
 

@@ -82,14 +82,14 @@ def test_overrides():
     recipe = overridden(
         *("--config.seed=3", "--config.total_steps=1_000", "--config.deterministic=False"),
         *("--config.optim.learning_rate=1e-2", "--config.optim.schedule.boundaries=(1, 2)"),
-        *("--config.model.checkpoint=123", "--config.evaluators=knn", "-config.data.eval_batch_size=None"),
+        *("--config.model.weights=123", "--config.evaluators=knn", "-config.data.eval_batch_size=None"),
         *("--override=data.source=npz:a=b.npz", "--config.optim.nesterov=1"),
     )
     assert (recipe.seed, recipe.total_steps, recipe.deterministic) == (3, 1000, False)
     assert (recipe.optim.learning_rate, recipe.optim.schedule.boundaries) == (0.01, (1, 2))
-    assert (recipe.model.checkpoint, recipe.evaluators, recipe.data.eval_batch_size) == ("123", ("knn",), None)
+    assert (recipe.model.weights, recipe.evaluators, recipe.data.eval_batch_size) == ("123", ("knn",), None)
     assert (recipe.data.source, recipe.optim.nesterov) == ("npz:a=b.npz", True)
-    assert overridden("--config.model.checkpoint=").model.checkpoint is None
+    assert overridden("--config.model.weights=").model.weights is None
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def module(name):
 def shrink(recipe):
     """The same recipe with a narrow, shallow model, two steps and small batches; everything else as it is."""
     model, optim = recipe.model, recipe.optim
-    model.checkpoint = None
+    model.weights = None
     if model.variant in models.VIT:
         tiny = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "mlp_dim": 16}
         if models.VIT[model.variant].resnet_blocks:
@@ -158,9 +158,9 @@ def replace_readers(monkeypatch, folder):
 OPENED = {}
 
 
-def opener(batch_size, on_bad_image="error"):
-    """As `evaluators.opener`, for `replace_readers`, where all sources are alike: opens one for all recipes."""
-    open_split = dataset.opener(batch_size, on_bad_image)
+def split_opener(batch_size, on_bad_image="error"):
+    """As `evaluators.split_opener`, for `replace_readers`, where all sources are alike: opens one for all recipes."""
+    open_split = dataset.split_opener(batch_size, on_bad_image)
 
     def open_some(source, split, pp):
         key = (source.partition(":")[0] in ("digits", "fashion_mnist", "idx", "npz"), "real_label" in source, pp)

@@ -12,7 +12,7 @@ from keras_vit import data, evaluators
 from keras_vit import recipe as recipes
 from keras_vit.inference import sample_images
 from keras_vit.runs import data_record, run_directory, run_fields
-from keras_vit.training.run_data import Splits
+from keras_vit.training.run_data import RunData
 from tests import programs, tiny
 from train.datasets import writer
 
@@ -108,7 +108,7 @@ def test_only_with_own_files_do_workers_count(tmp_path, shard_by):
     recipe = recipe_of(f"tfrecord:{tmp_path}/data#shard_by={shard_by}")
     recipe.model.image_size, recipe.data.pp_train = 8, "decode(1)|resize(8)"
     recipe.data.pp_eval = recipe.data.pp_train
-    splits = Splits(recipe, types.SimpleNamespace(num_workers=2, num_replicas=2))
+    splits = RunData(recipe, types.SimpleNamespace(num_workers=2, num_replicas=2))
     run_directory.write_config(str(tmp_path), recipe, splits.describe())
     (tmp_path / run_directory.MODEL).touch()
     run_fields.check(str(tmp_path), recipe, splits.describe())
@@ -208,7 +208,9 @@ def test_images_of_the_run_from_another_directory(run, tmp_path, monkeypatch, ca
 
 def test_the_opener_of_evaluators_calls_back_once_per_split():
     opened = []
-    open_split = evaluators.opener(10, opened_source=lambda name, source: opened.append((name, source.num_examples)))
+    open_split = evaluators.split_opener(
+        10, opened_source=lambda name, source: opened.append((name, source.num_examples))
+    )
     for _ in range(2):
         open_split("digits", "test", "value_range(-1, 1)")
     assert opened == [("digits", 360)]

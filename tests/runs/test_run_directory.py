@@ -53,7 +53,7 @@ def test_a_stored_run_opens(run):
     assert opened.preprocess == "value_range(-1, 1)"
     assert opened.model(np.zeros((1, 8, 8, 1), np.float32)).shape == (1, 10)
     recipe = recipes.from_dict(opened.config["recipe"])
-    assert (recipe.total_steps, recipe.optim.ema, opened.config["data"]["channels"]) == (4, 0.99, 1)
+    assert (recipe.total_steps, recipe.optim.ema_momentum, opened.config["data"]["channels"]) == (4, 0.99, 1)
     assert not run_fields.differences(opened.config, recipe, opened.config["data"])
 
 
@@ -345,7 +345,7 @@ def test_damaged_lines_of_metrics_are_skipped(tmp_path):
 def test_fields_that_do_not_affect_the_weights():
     """Only these may differ in a run that is resumed; whatever else a recipe gets decides until someone shows it."""
     how_often = {"steps_per_loop", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints", "evaluators"}
-    how_long = {"stop_after"}
+    how_long = {"patience"}
     how_computed = {"jit", "optim.accumulation_steps", "model.remat", "model.attention_chunk_size"}
     evaluation = {"data.eval_batch_size", "data.test_split", "data.on_bad_image", "data set.name", "data set.num_eval"}
     before_the_first_step = {"head_images"}

@@ -68,7 +68,7 @@ def test_predictions():
         responding(response({"outputs": outputs})) as (url, heads),
         tf_serving.Client(url, "my pets", version=3) as asking,
     ):
-        assert asking.predict([b"x"]) == [tf_serving.Prediction(["é", "b"], [0.75, 0.25], True)]
+        assert asking.predict([b"x"]) == [tf_serving.ServedPrediction(["é", "b"], [0.75, 0.25], True)]
         tf_serving.Client(f"{url}/proxy/", "pets").predict([b"x"])
     assert heads == [f"POST {path}:predict HTTP/1.1".encode() for path in PATHS]
 

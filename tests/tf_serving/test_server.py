@@ -56,7 +56,7 @@ def test_client_gets_the_artifacts_predictions(running, images, expected):
         answers = asking.predict([*images[:5], b"bad", *images[5:9]], batch_size=4)
         features = asking.run("features", {"image_bytes": images[:2]})["features"]
     assert [answer.valid for answer in answers] == [True] * 5 + [False] + [True] * 4
-    assert answers[5]._replace(error="") == tf_serving.Prediction([], [], False) and "JPEG" in answers[5].error
+    assert answers[5]._replace(error="") == tf_serving.ServedPrediction([], [], False) and "JPEG" in answers[5].error
     for answer, labels, scores in zip(
         answers[:5] + answers[6:], expected["top_k_classes"], expected["top_k_scores"], strict=False
     ):

@@ -68,7 +68,7 @@ def recipe(meta, **fields):
             momentum_dtype=meta.get("accumulator", "float32"),
             weight_decay=meta.get("weight_decay", 0.0),
             clip_norm=meta["clip"],
-            ema=meta.get("ema_momentum", 0.0),
+            ema_momentum=meta.get("ema_momentum", 0.0),
             **fields,
         ),
     )

@@ -19,7 +19,7 @@ from tests.zoo.local_hub import local_hub  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"adapt": "lora", "total_steps": 2, "eval_every": 2, "data.batch_size": 4}
+OVERRIDES = {"adapt": "lora", "total_steps": 2, "eval_every": 2, "data.batch_size": 4}
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -33,12 +33,12 @@ def config(directory):
 
 
 def test_it_equals_the_program(world, capsys):  # noqa: F811
-    run = keras_vit.fine_tune("photos", model="hf:a/b", output="python", settings=SETTINGS)
+    run = keras_vit.fine_tune("photos", model="hf:a/b", workdir="python", overrides=OVERRIDES)
     shown = capsys.readouterr()
     assert "test accuracy" in shown.out and "\nmodel: " in shown.err and "adapt=lora" in shown.err
     assert "steps: 2 steps, 0 of them warm-up (given)" in shown.err
-    settings = [f"--config.{name}={value}" for name, value in SETTINGS.items()]
-    code, output = programs.run("train.main", "folder:photos", "--model=hf:a/b", "--workdir=program", *settings)
+    overrides = [f"--config.{name}={value}" for name, value in OVERRIDES.items()]
+    code, output = programs.run("train.main", "folder:photos", "--model=hf:a/b", "--workdir=program", *overrides)
     assert code == 0, output
     for name in ("recipe", "data", "preprocess", "architecture", "weights", "output"):
         assert config("python")[name] == config("program")[name]
@@ -79,7 +79,7 @@ def test_a_run_that_is_called_again_keeps_its_plan(world, monkeypatch, capsys): 
 
     monkeypatch.setattr(budget, "fields", fields)
     level, handlers = logging.getLogger("absl").level, list(logging.getLogger("absl").handlers)
-    call = {"model": "hf:a/b", "output": "run", "time": "5m", "settings": {"adapt": "lora", "data.batch_size": 4}}
+    call = {"model": "hf:a/b", "workdir": "run", "time": "5m", "overrides": {"adapt": "lora", "data.batch_size": 4}}
     call["verbose"] = False
     first = keras_vit.fine_tune(world / "photos", **call)
     assert (first.config["recipe"]["time"], first.config["recipe"]["total_steps"]) == (300.0, 2)
@@ -87,7 +87,9 @@ def test_a_run_that_is_called_again_keeps_its_plan(world, monkeypatch, capsys): 
     again = keras_vit.fine_tune(world / "photos", **call)
     assert planned == [1] and again.config == first.config and again.results["eval_accuracy"] >= 0
     with pytest.raises(ValueError, match="optim.learning_rate"):
-        keras_vit.fine_tune(world / "photos", **call | {"settings": {**call["settings"], "optim.learning_rate": 1e-5}})
+        keras_vit.fine_tune(
+            world / "photos", **call | {"overrides": {**call["overrides"], "optim.learning_rate": 1e-5}}
+        )
     shown = capsys.readouterr()
     assert not shown.out and "model: " not in shown.err and "step" not in shown.err
     assert (logging.getLogger("absl").level, logging.getLogger("absl").handlers) == (level, handlers)

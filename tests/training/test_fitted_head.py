@@ -20,7 +20,7 @@ from tests.training import test_regression_runs, test_segmentation_runs, worlds
 pytestmark = pytest.mark.slow
 
 PP = "value_range(-1, 1)"
-ONLY_HEAD = {"optim__ema": 0, "total_steps": 0, "eval_every": 0, "checkpoint_every": 0, "adapt": "head"}
+ONLY_HEAD = {"optim__ema_momentum": 0, "total_steps": 0, "eval_every": 0, "checkpoint_every": 0, "adapt": "head"}
 regression_source, masks_source = test_regression_runs.source, test_segmentation_runs.source
 
 
@@ -82,7 +82,7 @@ def test_a_restart_reuses_the_features_and_gives_the_same_bits(run, tmp_path, mo
 
 def test_training_continues_from_the_fitted_head(run, tmp_path):
     """With a rate of 0, the weights of the last step are those of step 0, which stay the best."""
-    fields = {"data__pp_train": PP, "head_images": 400, "optim__learning_rate": 0.0, "optim__ema": 0}
+    fields = {"data__pp_train": PP, "head_images": 400, "optim__learning_rate": 0.0, "optim__ema_momentum": 0}
     worlds.train(tmp_path / "run", **fields, adapt="head")
     worlds.assert_same_bits(head(run[0]), head(tmp_path / "run"))
     lines = [line for line in read_metrics(str(tmp_path / "run")) if "eval_accuracy" in line]
@@ -141,7 +141,7 @@ def test_steps_train_a_head_that_cannot_be_fitted(tmp_path, monkeypatch):
 def test_the_evaluations_of_a_plan_choose_the_best(tmp_path, monkeypatch):
     planned = {"total_steps": 6, "eval_every": 3, "checkpoint_every": 3, "optim.schedule.warmup_steps": 0}
     monkeypatch.setattr(budget, "fields", lambda *_: planned)
-    fields = {"data__pp_train": PP, "head_images": 400, "optim__ema": 0, "adapt": "head", "time": 60.0}
+    fields = {"data__pp_train": PP, "head_images": 400, "optim__ema_momentum": 0, "adapt": "head", "time": 60.0}
     fields |= dict.fromkeys(name.replace(".", "__") for name in planned)  # the time sets them
     worlds.train(tmp_path / "run", **fields)
     lines = [line for line in read_metrics(str(tmp_path / "run")) if "eval_accuracy" in line]
@@ -149,7 +149,8 @@ def test_the_evaluations_of_a_plan_choose_the_best(tmp_path, monkeypatch):
 
 
 def test_the_test_images_choose_no_fitted_head(tmp_path):
-    fields = {"data__pp_train": PP, "head_images": 400, "optim__learning_rate": 0.0, "optim__ema": 0, "adapt": "head"}
+    fields = {"data__pp_train": PP, "head_images": 400, "optim__learning_rate": 0.0, "optim__ema_momentum": 0}
+    fields["adapt"] = "head"
     worlds.train(tmp_path / "run", **fields, data__eval_split="test", data__test_split="test")
     lines = [line for line in read_metrics(str(tmp_path / "run")) if "eval_accuracy" in line]
     assert [line["step"] for line in lines] == [12]

@@ -45,7 +45,7 @@ def timm(tmp_path):
 
 def resolved(path, **fields):
     fields = {"variant": "ViT-Ti/16", **fields}
-    return recipes.resolve(recipes.Recipe(model=recipes.Model(checkpoint=str(path), **fields)))
+    return recipes.resolve(recipes.Recipe(model=recipes.Model(weights=str(path), **fields)))
 
 
 @pytest.mark.slow
@@ -114,11 +114,11 @@ def get_config():
 
 @pytest.mark.slow
 def test_fine_tuning_and_resuming_without_the_file(timm, tmp_path):
-    """Only `--config.model.checkpoint=FILE` is needed; the run records the arguments from the file."""
+    """Only `--config.model.weights=FILE` is needed; the run records the arguments from the file."""
     (tmp_path / "mine.py").write_text(RECIPE)
 
     def train(total_steps):
-        flags = [f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run", f"--config.model.checkpoint={timm}"]
+        flags = [f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run", f"--config.model.weights={timm}"]
         code, output = programs.run("train.main", *flags, f"--config.total_steps={total_steps}")
         assert code == 0, output[-3000:]
         return output
@@ -167,6 +167,6 @@ def test_a_head_with_the_classes_at_other_places_is_reset(class_names, head, kep
     source.get_layer("head").kernel.assign(np.ones((16, 5)))
     path = keras_vit.save_checkpoint(source, tmp_path / "timm", format="timm", class_names=list("abcde"))
     model = keras_vit.VisionTransformer(*(4, 16, 1, 2, 32), image_size=8, classes=5)
-    recipe = recipes.Recipe(model=recipes.Model("ViT-Ti/16", image_size=8, checkpoint=str(path), head=head))
+    recipe = recipes.Recipe(model=recipes.Model("ViT-Ti/16", image_size=8, weights=str(path), head=head))
     load_weights(model, recipe, tuple(class_names))
     assert np.asarray(model.get_layer("head").kernel).all() == kept  # a new head is zero

@@ -66,7 +66,7 @@ def test_tensorflow_exports_a_run_of_jax(whole, tmp_path):
 JOIN = """
 from jax._src import xla_bridge
 from keras_vit.training.jax import devices
-devices.join_hosts(several_hosts=True)
+devices.join_hosts(multi_host=True)
 print("visible:", xla_bridge.CUDA_VISIBLE_DEVICES.value)
 """
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "localhost", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}

@@ -318,7 +318,7 @@ def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
     """With a rate of zero only the first evaluation, after step 4, is the best. A stop on the way changes nothing."""
-    recipe = toy.recipe(total_steps=40, stop_after=2, log_every=5, optim={"learning_rate": 0.0})
+    recipe = toy.recipe(total_steps=40, patience=2, log_every=5, optim={"learning_rate": 0.0})
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
     whole = toy.World(tmp_path / "whole", recipe)
@@ -338,7 +338,7 @@ def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
     again = toy.World(tmp_path / "whole", recipe)
     again.run()
     assert again.restored == again.state.progress.step == 12
-    longer = toy.World(tmp_path / "whole", dataclasses.replace(recipe, stop_after=0))
+    longer = toy.World(tmp_path / "whole", dataclasses.replace(recipe, patience=0))
     longer.run()
     assert longer.state.progress.step == 40
 
@@ -375,7 +375,7 @@ def improving(tmp_path_factory):
 
 
 def improving_world(directory):
-    world = toy.World(directory, toy.recipe(total_steps=40, stop_after=2), background=False)
+    world = toy.World(directory, toy.recipe(total_steps=40, patience=2), background=False)
     world.loop.evaluators = [Improving()]
     return world
 

@@ -99,7 +99,7 @@ OF_RECIPE = ["decode|resize(56)|flip_lr|value_range(-1, 1)", "decode|resize(56)|
 OF_WEIGHTS = [f"decode|resize(56)|flip_lr|{IMAGENET_NORM}", f"decode|resize(56)|{IMAGENET_NORM}"]
 
 
-@pytest.mark.parametrize("flag", ["--weights=", "--config.model.checkpoint="])
+@pytest.mark.parametrize("flag", ["--weights=", "--config.model.weights="])
 def test_images_are_normalized_as_the_weights_were_trained(flag, dinov2, tmp_path):
     assert strings(tmp_path, f"{flag}{dinov2}") == OF_WEIGHTS
 
@@ -138,7 +138,7 @@ def test_the_operation_of_each_project():
 def test_a_run_has_the_normalization_of_its_weights_and_resumes_without_them(dinov2, tmp_path):
     source = pictures.folder(tmp_path / "pictures", count=5)
     (tmp_path / "mine.py").write_text(MINE.replace("SOURCE", source))
-    flags = [f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run", f"--config.model.checkpoint={dinov2}"]
+    flags = [f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run", f"--config.model.weights={dinov2}"]
     code, output = programs.run("train.main", *flags)
     assert code == 0, output
     assert "data.pp_eval ends in value_norm" in output and "The weights expect" not in output

@@ -81,7 +81,7 @@ EVERYTHING = recipe(
     precision="float32",
     label_smoothing=0.1,
     data={"mixup": 0.2, "cutmix": 1.0},
-    optim={"ema": 0.8, "accumulation_steps": 2, "weight_decay": 0.1, "layer_decay": 0.8},
+    optim={"ema_momentum": 0.8, "accumulation_steps": 2, "weight_decay": 0.1, "layer_decay": 0.8},
     adapt="weights('^(?!embedding)')",
 )
 
@@ -287,7 +287,7 @@ def test_chains_of_equal_blocks(monkeypatch, arguments, adapt, lengths):
 def test_blocks_whose_output_is_used_otherwise_end_a_chain(monkeypatch):
     monkeypatch.setattr(scan, "MIN_BLOCKS", 1)
     model = keras_vit.VisionTransformer(**{**tiny.SIZES, "num_layers": 5})
-    features = keras_vit.features(model, blocks=(1, 3))
+    features = keras_vit.feature_extractor(model, blocks=(1, 3))
     assert [[block.name[-1] for block in chain] for chain in scan.chains(features)] == [["0", "1"], ["2", "3"]]
     autoencoder = keras_vit.MaskedAutoencoder(
         **{**tiny.SIZES, "num_layers": 3}, decoder_hidden_size=8, decoder_num_heads=2, decoder_num_layers=4
@@ -400,7 +400,7 @@ class World:
         return self.loop.run()
 
 
-RUN = recipe(optim={"ema": 0.8})
+RUN = recipe(optim={"ema_momentum": 0.8})
 COMPILED = {}
 
 
@@ -587,7 +587,7 @@ def test_damaged_parts_of_later_steps_are_not_kept(two_steps, tmp_path):
 @pytest.mark.parametrize("write", [2, 3])
 def test_a_kill_during_the_writes_of_the_best_parts(tmp_path, monkeypatch, write):
     """The third and the fourth write are those of step 8: its best and its newest checkpoint, or none of them."""
-    run = recipe(optim={"ema": 0.8}, checkpoint_every=0, eval_every=4, stop_after=2, total_steps=40)
+    run = recipe(optim={"ema_momentum": 0.8}, checkpoint_every=0, eval_every=4, patience=2, total_steps=40)
     directories = [tmp_path / name for name in ("whole", "killed")]
     written, finished = [], checkpoints.write_manifest
 
@@ -629,12 +629,12 @@ def test_another_format_or_recipe_than_that_of_the_parts(sharded):
     with pytest.raises(CheckpointMismatch, match="several hosts on JAX"):
         CheckpointStore(f"{sharded.directory}/checkpoints").restore(sharded.state.specs())
     with pytest.raises(CheckpointMismatch, match="ckpt_9 does not fit this recipe"):
-        World(sharded.directory, recipe(optim={"ema": 0.8, "name": "sgd"}))
+        World(sharded.directory, recipe(optim={"ema_momentum": 0.8, "name": "sgd"}))
 
 
 def test_a_checkpoint_of_another_recipe(whole):
     with pytest.raises(CheckpointMismatch, match="ckpt-10 does not fit this recipe"):
-        World(whole.directory, recipe(optim={"ema": 0.8, "name": "sgd"}))
+        World(whole.directory, recipe(optim={"ema_momentum": 0.8, "name": "sgd"}))
 
 
 def test_evaluation_and_forward_use_the_averages(whole):
@@ -766,17 +766,17 @@ def test_local_devices_of_a_cluster_job(monkeypatch, environment, local, tf_conf
     if tf_config:
         config = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
         monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    join_hosts(several_hosts=True)
+    join_hosts(multi_host=True)
     assert calls == [(("a:1", 2, 1) if tf_config else (None, None, None), {"local_device_ids": local})]
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    join_hosts(several_hosts=False)
+    join_hosts(multi_host=False)
     assert len(calls) == 1
 
 
 @pytest.mark.parametrize("fsdp", selection.cases([False, True], [True], selection.EXHAUSTIVE))
 def test_a_program_for_devices_has_the_expected_exchanges(fsdp):
     """No array is made of a model that would not fit in memory; the compiled text holds the communication."""
-    run = recipe(precision="mixed_bfloat16", optim={"ema": 0.9})
+    run = recipe(precision="mixed_bfloat16", optim={"ema_momentum": 0.9})
     batch = {"image": tf.TensorSpec([None, SIZE, SIZE, 3], tf.uint8), "label": tf.TensorSpec([None], tf.int32)}
     step, arguments = program(run, CLASSES, batch, devices(8, fsdp))
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(arguments))
@@ -790,7 +790,7 @@ def test_a_program_for_devices_has_the_expected_exchanges(fsdp):
 
 
 def test_a_model_of_two_billion_weights_is_described_without_them():
-    run = recipes.Recipe(model=recipes.Model(variant="ViT-g/14", image_size=224), optim=recipes.Optim(ema=0.9))
+    run = recipes.Recipe(model=recipes.Model(variant="ViT-g/14", image_size=224), optim=recipes.Optim(ema_momentum=0.9))
     batch = {"image": tf.TensorSpec([None, 224, 224, 3], tf.uint8), "label": tf.TensorSpec([None], tf.int32)}
     _, (arrays, _, rows, _) = program(run, 1000, batch, Devices(EIGHT, fsdp=8))
     assert sum(np.prod(leaf.shape) for leaf in arrays["weights"]) > 1e9
@@ -827,7 +827,7 @@ def test_linear_probe(count, fsdp):
     """Four steps against NumPy: on several devices the statistics are those of all rows."""
     run, (images, labels) = linear_probe.recipe(), linear_probe.batches()
     model, where = linear_probe.create_model(), devices(count, fsdp)
-    run.optim.ema = 0.5
+    run.optim.ema_momentum = 0.5
     start, features = linear_probe.head_of(model), linear_probe.features_of(model, images)
     state = TrainState(model, run, where)
 

@@ -31,7 +31,7 @@ RUNS = {
         "optim__name": "lars",
         "optim__learning_rate": 0.1,
         "adapt": "head",
-        "optim__ema": 0,
+        "optim__ema_momentum": 0,
     },
 }
 
@@ -107,7 +107,7 @@ def test_a_run_on_images_without_labels(task, score, tmp_path, monkeypatch):
 
     with pytest.raises(ValueError, match="labels"):
         train(small(source), tmp_path / "classification", monkeypatch)
-    fine = small("digits", model={"checkpoint": str(run / "model.keras")})
+    fine = small("digits", model={"weights": str(run / "model.keras")})
     fine.data.pp_train = fine.data.pp_eval = "resize(16)|value_range(-1, 1)"
     with pytest.raises(checkpoints.CheckpointError, match="channels"):  # digits are gray
         train(fine, tmp_path / "fine", monkeypatch)

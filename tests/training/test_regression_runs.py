@@ -23,7 +23,7 @@ FIELDS = {
     "data__pp_eval": PP,
     "data__eval_batch_size": 16,
     "optim__learning_rate": 0.01,
-    "optim__ema": 0,
+    "optim__ema_momentum": 0,
     "total_steps": 60,
     "eval_every": 20,
     "checkpoint_every": 20,

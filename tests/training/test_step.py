@@ -256,7 +256,7 @@ def test_two_variables_with_one_path_are_refused():
 @pytest.mark.slow
 def test_evaluation_uses_the_averages():
     data = {**batch(), "valid": tf.constant([1.0, 1.0, 1.0, 0.0])}
-    state, _ = steps(small(), recipe(ema=0.5), data, count=3)
+    state, _ = steps(small(), recipe(ema_momentum=0.5), data, count=3)
     evaluate = tasks.evaluation(tasks.bind(recipe(), outputs=4), state.model, one_hot)
     sums, confusion, logits = evaluate(state.evaluated(), data)
     trained = state.model(data["image"]).numpy()
@@ -278,7 +278,7 @@ def test_moving_statistics_are_averaged_with_the_weights():
     images = keras.Input((8, 8, 3))
     normed = keras.layers.BatchNormalization(momentum=0.5)(keras.layers.Flatten()(images))
     model = keras.Model(images, keras.layers.Dense(CLASSES)(normed))
-    expected, data, run = {weight.path: weight.numpy() for weight in model.weights}, batch(), recipe(ema=0.75)
+    expected, data, run = {weight.path: weight.numpy() for weight in model.weights}, batch(), recipe(ema_momentum=0.75)
     state = TrainState(model, run)
     step = tf.function(TrainStep(state, run, one_hot, BATCH), autograph=False)
     for index in range(5):
@@ -342,7 +342,7 @@ def noisy(name, arguments, precision):
     """A model with every kind of noise, and a recipe with everything on."""
     noise = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "drop_path_rate": 0.1} if name in VIT else {}
     model = keras_vit.create_model(name, classes=CLASSES, dtype=precision, **noise, **arguments)
-    return model, recipe(ema=0.9, accumulation_steps=2, momentum_dtype="bfloat16", weight_decay=0.1)
+    return model, recipe(ema_momentum=0.9, accumulation_steps=2, momentum_dtype="bfloat16", weight_decay=0.1)
 
 
 @pytest.mark.slow
@@ -371,7 +371,9 @@ def test_xla_runs_the_step(precision):
         for index, weight in enumerate(model.trainable_variables):
             weight.assign(weight + np.random.default_rng(index).normal(scale=0.02, size=weight.shape))
         start = {weight.path: weight.numpy() for weight in model.trainable_variables}
-        state, metrics = steps(model, recipe(ema=0.9, accumulation_steps=2, weight_decay=0.1), data, count=2, xla=xla)
+        state, metrics = steps(
+            model, recipe(ema_momentum=0.9, accumulation_steps=2, weight_decay=0.1), data, count=2, xla=xla
+        )
         return metrics, {path: value - start[path] for path, value in weights(state).items()}
 
     (metrics, changes), (expected, wanted) = run(True), run(False)

@@ -100,7 +100,7 @@ def splits(**fields):
     data = recipes.Data("digits", "train[:6]", "test[:6]", values, values, batch_size=6)
     recipe = recipes.Recipe(data=data, model=recipes.Model(image_size=8))
     changes = {name.replace("__", "."): value for name, value in fields.items()}
-    return run_data.Splits(recipes.replace(recipe, changes), types.SimpleNamespace(num_replicas=3, num_workers=1))
+    return run_data.RunData(recipes.replace(recipe, changes), types.SimpleNamespace(num_replicas=3, num_workers=1))
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_options_of_the_batches(monkeypatch):
         monkeypatch.setattr(run_data, name, lambda *given, **options: {"given": given, **options})
     data = recipes.Data("digits", pp_train="a", pp_eval="b", batch_size=6, mixup=0.1, cutmix=0.2, shuffle_buffer=5)
     data.on_bad_image = "skip"
-    found = object.__new__(run_data.Splits)
+    found = object.__new__(run_data.RunData)
     found.recipe, found.train, found.eval_batch_size = recipes.Recipe(seed=7, data=data), "t", 3
     found.task = types.SimpleNamespace(draw=lambda seed, step: (seed, step), on_host=lambda batches: batches)
     found.backend = types.SimpleNamespace(num_workers=1, distribute=lambda batches: batches(1, 3))

@@ -73,13 +73,14 @@ def test_every_choice_of_a_fine_tuning_reaches_the_recipe(monkeypatch, tmp_path,
     monkeypatch.setattr(module.train, "train", lambda *places, **options: calls.append((places, options)))
     monkeypatch.setattr(module, "load_run", lambda path: path)
     given = {"model": "ViT_S16", "weights": "augreg", "image_size": 96, "adapt": "head", "time": "20m"}
-    run = keras_vit.fine_tune(tmp_path, **given, settings={"seed": 3}, verbose=False, distribute="mirrored")
+    devices = {"distribute": "mirrored", "tpu": "mine", "virtual_devices": 2, "multi_host": True}
+    run = keras_vit.fine_tune(tmp_path, **given, overrides={"seed": 3}, **devices, verbose=False)
     (choices, path), (places, options) = calls
-    assert choices == Choices(str(tmp_path), **given, settings={"seed": 3})
+    assert choices == Choices(str(tmp_path), **given, overrides={"seed": 3})
     assert run == path == f"runs/{tmp_path.name}" and places == ("recipe", path)
     options.pop("show")("text")
-    assert capsys.readouterr().out == "" and options == {"distribute": "mirrored"}
-    assert keras_vit.fine_tune("photos", output=tmp_path) == str(tmp_path) and calls[-1][1]["show"] is print
+    assert capsys.readouterr().out == "" and options == devices
+    assert keras_vit.fine_tune("photos", workdir=tmp_path) == str(tmp_path) and calls[-1][1]["show"] is print
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_head_of_other_classes_is_reset(task, head, learned, heads, tmp_path, 
     calls = []
     monkeypatch.setattr(training_run, "load_checkpoint", lambda model, path, head: calls.append((path, head)))
     path = str(tmp_path / "a.npz")
-    recipe = recipes.Recipe(task=task, model=recipes.Model(checkpoint=path, head=head))
+    recipe = recipes.Recipe(task=task, model=recipes.Model(weights=path, head=head))
     training_run.load_weights(types.SimpleNamespace(class_names=learned), recipe, ("a", "b"))
     assert calls == [(path, head) for head in heads]
 

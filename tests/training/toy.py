@@ -18,7 +18,8 @@ CLASSES, FEATURES, BATCH = 3, 5, 8
 
 
 def recipe(total_steps=10, **fields):
-    optim = {"learning_rate": 0.05, "schedule": recipes.Schedule(warmup_steps=2), "ema": 0.8, **fields.pop("optim", {})}
+    optim = {"learning_rate": 0.05, "schedule": recipes.Schedule(warmup_steps=2), "ema_momentum": 0.8}
+    optim |= fields.pop("optim", {})
     fields = {"log_every": 2, "eval_every": 4, "checkpoint_every": 3, "seed": 1, **fields}
     return recipes.Recipe(
         total_steps=total_steps,

@@ -31,7 +31,7 @@ TINY = {
     "data.eval_batch_size": 180,
     "data.mixup": 0.0,
     "data.pp_train": "inception_crop(8, 70)|value_range(-1, 1)",
-    "optim.ema": 0.9,
+    "optim.ema_momentum": 0.9,
     "optim.schedule.warmup_steps": 2,
 }
 # Dropout draws belong to a replica, so that two devices draw others than one: off where they are compared.

@@ -42,7 +42,7 @@ def model(local_hub, files):  # noqa: F811
     ],
 )
 def test_spellings(text, address):
-    assert hub.address_of(text) == zoo.parse(text).address == address
+    assert hub.address_of(text) == zoo.parse_weights_name(text).address == address
 
 
 OUTSIDE = [
@@ -61,7 +61,7 @@ OUTSIDE = [
 )
 def test_other_spellings_are_refused(text):
     with pytest.raises(ValueError, match="hf:OWNER/NAME"):
-        zoo.parse(text)
+        zoo.parse_weights_name(text)
 
 
 def test_configuration_and_safetensors_are_fetched(model):
@@ -69,7 +69,7 @@ def test_configuration_and_safetensors_are_fetched(model):
     fetched = {"config.json", "preprocessor_config.json", "model.safetensors"}
     assert {path.name for path in folder.iterdir()} == fetched == set(model.sent)
     for text in ("hf:a/b", "hf:a/b@main"):
-        assert zoo.parse(text).pinned() == f"hf:a/b@{COMMIT}"
+        assert zoo.parse_weights_name(text).pinned() == f"hf:a/b@{COMMIT}"
     assert zoo.resolve(f"hf:a/b@{COMMIT}") == str(folder) and len(model.sent) == 3
 
 
@@ -98,7 +98,7 @@ def test_without_a_network_the_cache_is_used(model, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where nothing listens
     assert zoo.resolve("hf:a/b") == folder
     with pytest.raises(
-        OSError, match=f"Could not fetch hf:a/c .*https://huggingface.co/a/c .*{zoo.places('hf:a/c')[-1]}"
+        OSError, match=f"Could not fetch hf:a/c .*https://huggingface.co/a/c .*{zoo.search_paths('hf:a/c')[-1]}"
     ):
         zoo.resolve("hf:a/c")
 
@@ -131,7 +131,7 @@ def test_models_with_other_names_of_their_files(model, files):
     with pytest.raises(OSError, match="2 files of weights.*hf:a/two/x.safetensors, hf:a/two/y.safetensors"):
         zoo.resolve("hf:a/two")
     assert os.path.basename(zoo.resolve("hf:a/two/y.safetensors")) == "y.safetensors"
-    assert zoo.parse("hf:a/two/y.safetensors").pinned() == f"hf:a/two@{COMMIT}/y.safetensors"
+    assert zoo.parse_weights_name("hf:a/two/y.safetensors").pinned() == f"hf:a/two@{COMMIT}/y.safetensors"
     with pytest.raises(OSError, match="z.safetensors"):
         zoo.resolve("hf:a/two/z.safetensors")
 
@@ -144,5 +144,5 @@ def test_a_model_that_was_put_by_hand_needs_no_package(tmp_path, monkeypatch):
         zoo.resolve("hf:by/hand")
     folder = tmp_path / "mirror" / "hf" / "by" / "hand"
     folder.mkdir(parents=True)
-    assert zoo.resolve("hf:by/hand") == str(folder) == str(zoo.places("hf:by/hand")[0])
-    assert zoo.parse("hf:by/hand").pinned() == "hf:by/hand"  # its commit is not known
+    assert zoo.resolve("hf:by/hand") == str(folder) == str(zoo.search_paths("hf:by/hand")[0])
+    assert zoo.parse_weights_name("hf:by/hand").pinned() == "hf:by/hand"  # its commit is not known

@@ -3,7 +3,7 @@
 Paper: "How to train your ViT?", https://arxiv.org/abs/2106.10270, section 3.4
 
     keras-vit train --config=augreg_transfer:ViT_B32,pets --workdir=runs/pets \
-        --config.model.checkpoint=B_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0.npz
+        --config.model.weights=B_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0.npz
     keras-vit train --config=augreg_transfer:ViT_B32,imagenet2012,inception --workdir=runs/i1k
 
 Data sets: imagenet2012, cifar10, cifar100, pets, flowers.

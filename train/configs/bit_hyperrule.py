@@ -3,7 +3,7 @@
 Paper: "Big Transfer (BiT)", https://arxiv.org/abs/1912.11370, section 3.3
 
     keras-vit train --config=bit_hyperrule:BiT_R50x1,cifar10 --workdir=runs/cifar10 \
-        --config.model.checkpoint=BiT-M-R50x1.npz
+        --config.model.weights=BiT-M-R50x1.npz
     keras-vit train --config=bit_hyperrule:BiT_R50x1,folder:/images --workdir=runs/images
 
 Data sets: cifar10, cifar100, imagenet2012, pets, flowers, or any source of `keras_vit.data`.

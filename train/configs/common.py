@@ -114,8 +114,8 @@ def published_model(variant: str, *preferred: str, image_size: int = 224, **argu
     """
     if variant in models.BIT:  # the published weights were trained with zero padding in the root's pooling
         arguments = {"pool_padding": "zeros", **arguments}
-    checkpoint = recipes.pretrained(variant, *preferred)
-    return recipes.Model(variant, image_size=image_size, checkpoint=checkpoint, head="reset", arguments=arguments)
+    weights = recipes.pretrained(variant, *preferred)
+    return recipes.Model(variant, image_size=image_size, weights=weights, head="reset", arguments=arguments)
 
 
 def augmented(level: str) -> tuple[str, float]:

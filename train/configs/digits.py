@@ -46,7 +46,7 @@ def get_config(*, data: str | None = None) -> recipe.Recipe:
             learning_rate=4e-3,
             schedule=recipe.Schedule("cosine", warmup_steps=50),
             weight_decay=0.05,
-            ema=0.99,
+            ema_momentum=0.99,
         ),
         label_smoothing=0.1,
     )

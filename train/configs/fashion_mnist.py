@@ -53,7 +53,7 @@ def get_config(folder: str = "") -> recipe.Recipe:
             learning_rate=5e-3,
             schedule=recipe.Schedule("cosine", warmup_steps=STEPS_PER_EPOCH // 2),
             weight_decay=0.1,
-            ema=0.999,
+            ema_momentum=0.999,
         ),
         label_smoothing=0.1,
     )

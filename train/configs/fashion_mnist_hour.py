@@ -66,7 +66,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
             nesterov=True,
             schedule=recipe.Schedule("cosine", warmup_steps=epoch),
             weight_decay=0.1,
-            ema=0.999,
+            ema_momentum=0.999,
         ),
         label_smoothing=0.1,
     )

@@ -45,7 +45,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
             learning_rate=2e-3 if kind == "vit" else 5e-3,
             schedule=recipe.Schedule("cosine", warmup_steps=EPOCH // 2),
             weight_decay=0.1,
-            ema=0.999,
+            ema_momentum=0.999,
         ),
         label_smoothing=0.1,
     )

@@ -6,7 +6,7 @@ resolution, and the position embeddings are resized to the new grid
     python -m benchmarks.results --only=transfer --workdir=runs/results        # prepares the data and does all of it
     keras-vit train --config=fashion_mnist_transfer:pretrain --workdir=runs/pretrain
     keras-vit train --config=fashion_mnist_transfer:finetune --workdir=runs/finetune \
-        --config.model.checkpoint=runs/pretrain/model.keras
+        --config.model.weights=runs/pretrain/model.keras
     keras-vit train --config=fashion_mnist_transfer:scratch --workdir=runs/scratch
 
 The two held-out classes are T-shirts and shirts, the pair that is hardest to distinguish. The model is trained on 500
@@ -68,7 +68,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
             learning_rate=5e-4 if stage == "finetune" else 2e-3,
             schedule=recipe.Schedule("cosine", warmup_steps=steps // 20),
             weight_decay=0.1,
-            ema=0.99 if first else 0.0,
+            ema_momentum=0.99 if first else 0.0,
         ),
         label_smoothing=0.1,
     )

@@ -1,9 +1,9 @@
-"""Fine-tuning of a published checkpoint, as in the ViT paper.
+"""Fine-tuning of published weights, as in the ViT paper.
 
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, appendix B.1.1 and table 4
 
     keras-vit train --config=finetune:ViT_B16,cifar10 --workdir=runs/cifar10 \
-        --config.model.checkpoint=ViT-B_16.npz
+        --config.model.weights=ViT-B_16.npz
     keras-vit train --config=finetune:ViT_L16,imagenet2012 --workdir=runs/l16
     keras-vit train --config=finetune:ViT_B16,vtab:svhn --workdir=runs/svhn
 
@@ -96,7 +96,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
             weight_decay=0.0,
             clip_norm=1.0,
             accumulation_steps=8,
-            ema=0.9999 if large else 0.0,
+            ema_momentum=0.9999 if large else 0.0,
         ),
     )
 

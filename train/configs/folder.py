@@ -19,8 +19,8 @@ docs/how_to/own_images.md. The choices are logged in six lines and written to co
 individual fields.
 
 With fewer than 20,000 images, training stops after three consecutive evaluations without a better accuracy.
-`--config.stop_after=0` disables this. The log reports if the classes have very different numbers of images; with
-`--config.class_balance=1`, all classes count equally in the loss. An image that cannot be read stops the run.
+`--config.patience=0` disables this. The log reports if the classes have very different numbers of images; with
+`--config.class_weight_exponent=1`, all classes count equally in the loss. An image that cannot be read stops the run.
 `--config.data.on_bad_image=skip` skips such images and lists them.
 
 Cost: without a GPU, at most about half an hour, estimated from the operations of the model.
@@ -44,12 +44,12 @@ def get_config(arguments: str = "", *, data: str | None = None, model: str | Non
     """
     folder, variant = folder_and_variant(arguments)
     folder, variant = data or folder, full_name(model) if model else variant
-    variant, checkpoint = (variant, recipe.pretrained(variant)) if variant else rules.DEFAULT_MODEL
+    variant, weights = (variant, recipe.pretrained(variant)) if variant else rules.DEFAULT_MODEL
     padding = {"pool_padding": "zeros"} if variant in models.BIT else {}  # as in the published files
     return recipe.Recipe(
         deterministic=False,
         log_every=10,
-        model=recipe.Model(variant, 224, checkpoint, head="reset", arguments=padding),
+        model=recipe.Model(variant, 224, weights, head="reset", arguments=padding),
         data=recipe.Data(
             source=folder if ":" in folder else f"folder:{folder}",
             pp_train="decode|resize(224, antialias=True)|value_range(-1, 1)",

@@ -3,11 +3,11 @@
 Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377, table 9
 
     keras-vit train --config=mae_finetune --workdir=runs/b16 \
-        --config.model.checkpoint=runs/mae_b16/model.keras
+        --config.model.weights=runs/mae_b16/model.keras
     keras-vit train --config=mae_finetune:ViT_L16 --workdir=runs/l16 \
-        --config.model.checkpoint=mae_pretrain_vit_large.safetensors
+        --config.model.weights=mae_pretrain_vit_large.safetensors
 
-The checkpoint is the result of `mae_pretrain`, or a published checkpoint converted to .safetensors
+The weights are the result of `mae_pretrain`, or a published checkpoint file converted to .safetensors
 (docs/pretraining.md).
 Settings: mean of the patches, followed by the final norm; layer-wise learning-rate decay of 0.65 (B/16) or 0.75; mixup,
 CutMix and random erasing. RandAugment is this package's implementation at magnitude 9, without timm's random
@@ -47,7 +47,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         checkpoint_every=1_000,
         model=recipe.Model(
             variant,
-            checkpoint=file,
+            weights=file,
             head="reset",
             arguments={
                 "pooling": "gap",

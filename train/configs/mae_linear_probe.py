@@ -3,11 +3,11 @@
 Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377, table 10
 
     keras-vit train --config=mae_linear_probe --workdir=runs/b16_probe \
-        --config.model.checkpoint=runs/mae_b16/model.keras
+        --config.model.weights=runs/mae_b16/model.keras
     keras-vit train --config=mae_linear_probe:ViT_L16 --workdir=runs/l16_probe \
-        --config.model.checkpoint=mae_pretrain_vit_large.safetensors
+        --config.model.weights=mae_pretrain_vit_large.safetensors
 
-The checkpoint is the result of `mae_pretrain`, or a published checkpoint converted to .safetensors
+The weights are the result of `mae_pretrain`, or a published checkpoint file converted to .safetensors
 (docs/pretraining.md).
 The head is a batch norm without scale and offset on the class token, followed by a linear layer. LARS trains the head
 without weight decay. The batch norm uses the statistics of the images on one device. The linear layer is initialized
@@ -45,7 +45,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         checkpoint_every=500,
         model=recipe.Model(
             variant,
-            checkpoint=FILES[variant],
+            weights=FILES[variant],
             head="reset",
             arguments={"head_norm": True, "activation": "gelu"},
         ),

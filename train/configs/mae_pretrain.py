@@ -8,7 +8,7 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
 
 The encoder sees 25% of the patches. The decoder has 8 blocks of width 512, and predicts the hidden patches, each
 normalized to mean 0 and variance 1. `mae_finetune` continues from the result:
-`--config.model.checkpoint=runs/mae_b16/model.keras`.
+`--config.model.weights=runs/mae_b16/model.keras`.
 Published, after 1,600 epochs and fine-tuning: 83.6% top-1 for B/16, 85.9% for L/16, 86.9% for H/14. Not run here.
 Cost: 38 TPUv3-core-days for 800 epochs of B/16 by `keras-vit plan`.
 According to the TPU's compiler, B/16 with a batch of 4,096 images needs 21.88 GiB per chip on 8 chips of v5e and does

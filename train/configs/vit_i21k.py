@@ -12,7 +12,7 @@ B/16 85.49%, L/16 85.59%. Not run here.
 Cost: 280 TPUv3-core-days for B/16 by `keras-vit plan`.
 Data: ImageNet-21k (fall 2011, 14.2 million images) as `tfds:imagenet21k`. TensorFlow Datasets does not publish
 ImageNet-21k: prepare the data under this name, or use your own files with `--config.data.source=tfrecord:...`.
-Smaller machines: this recipe has no small version. Fine-tune the published checkpoints with `finetune` or `folder`.
+Smaller machines: this recipe has no small version. Fine-tune the published weights with `finetune` or `folder`.
 """
 
 from keras_vit import models, recipe

@@ -10,7 +10,7 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, sectio
 Half of the patch embeddings are corrupted, and the model predicts the 3-bit mean color of these patches. The paper also
 tried corrupting 15%, and the targets `"masked_patch(target='colors_4x4')"` and `"masked_patch(target='pixels')"`. The
 dropout and weight decay are the same as in the paper's supervised training on JFT; the paper does not mention gradient
-clipping. `finetune` continues from the result: `--config.model.checkpoint=runs/masked/model.keras`. Data sets: jft (not
+clipping. `finetune` continues from the result: `--config.model.weights=runs/masked/model.keras`. Data sets: jft (not
 public), imagenet21k, imagenet2012.
 Published: 79.9% top-1 on ImageNet for B/16, 2% more than from scratch; 100,000 steps achieve most of this gain. Not run
 here.

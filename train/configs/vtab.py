@@ -4,7 +4,7 @@ Paper: "A Large-scale Study of Representation Learning with the Visual Task Adap
 https://arxiv.org/abs/1910.04867
 
     keras-vit train --config=vtab:ViT_B16,svhn --workdir=runs/vtab/svhn \
-        --config.model.checkpoint=ViT-B_16.npz
+        --config.model.weights=ViT-B_16.npz
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab     # all tasks and their means
 
 Tasks: see `keras_vit.evaluators.vtab.TASKS`.

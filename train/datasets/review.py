@@ -74,7 +74,7 @@ def review(
         reports: Reports of `audit.audit` for each split.
         folder: Folder that keeps the features for another call, or None.
     """
-    context = evaluators.Context(predictor, evaluators.opener(32, "skip"), given)
+    context = evaluators.Context(predictor, evaluators.split_opener(32, "skip"), given)
     context.require_features()
     predictor.prepare_for_many()
     store = FeatureStore(folder, {"model": predictor.card.sha256, "preprocess": context.preprocess})

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import errors, fingerprint, images, masks
-from keras_vit.data.errors import Log, log_of
+from keras_vit.data.errors import BadImageLog, log_of
 from keras_vit.data.readers import tfrecord
 from keras_vit.data.sources import IndexedSource, Source, in_parallel
 from keras_vit.util import checks, file_io, storage
@@ -23,13 +23,14 @@ def write_tfrecords(
     num_shards: int,
     seed: int = 0,
     on_progress: Callable[[int], None] = lambda done: None,
-    on_bad_image: str | Log = "error",
+    on_bad_image: str | BadImageLog = "error",
 ) -> list[str]:
     """Write a source to `folder/SPLIT-00000-of-00010` etc. and `dataset_info.json`. Returns the paths of the shards.
 
     Sources that can be read in any order are shuffled, so that each file is a fair sample. Encoded images are copied
     unchanged; arrays and masks are written as PNG. A repeated call keeps the files that an earlier call completed.
-    `on_progress` is called with the number of written examples. `on_bad_image` is `"error"`, `"skip"` or a `Log`.
+    `on_progress` is called with the number of written examples. `on_bad_image` is `"error"`, `"skip"` or a
+    `BadImageLog`.
     """
     checks.positive_int("num_shards", num_shards)
     log = log_of(on_bad_image)
@@ -85,7 +86,11 @@ def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -
 
 
 def _write_file(
-    path: str, items: Iterator[tuple[str, dict]], source: Source, on_progress: Callable[[int], None], log: Log | None
+    path: str,
+    items: Iterator[tuple[str, dict]],
+    source: Source,
+    on_progress: Callable[[int], None],
+    log: BadImageLog | None,
 ) -> int:
     """Write a file and return its number of records. Without a log, an image that cannot be decoded is an error."""
     count = 0

@@ -16,7 +16,7 @@ from .tpus import Slice
 
 TEMPLATES = {"slurm": "slurm.sh", "kubernetes": "job.yaml", "jobset": "jobset.yaml", "tpu-vm": "tpu_vm.sh"}
 RECIPES = {"kubernetes": "/recipe/", "jobset": "/recipe/", "tpu-vm": ""}  # directory of the user's recipe file
-CLUSTERS = ("kubernetes", "jobset")  # places whose file contains the user's recipe
+CLUSTERS = ("kubernetes", "jobset")  # targets whose file contains the user's recipe
 COPIES = "/root/.keras"  # directory of the local copies of buckets in a container
 GPU_MEMORY = 0.9  # share of a GPU's memory for JAX, which `tools.compile_plan` also uses; JAX's default is 0.75
 # Flags of XLA for training on several GPUs: exchange gradients and weights during the computation, and gather the
@@ -40,9 +40,9 @@ _FIELD = re.compile(r"^( *)\{\{([\w.]+)\}\}\n|\{\{([\w.]+)\}\}", re.MULTILINE)  
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Training job: its place, the arguments of `keras-vit train`, and its machines. `output` is the file to write."""
+    """Training job: its target, the arguments of `keras-vit train`, and its machines. `output` is the file to write."""
 
-    place: str
+    target: str
     arguments: Sequence[str]
     workdir: str
     backend: str
@@ -50,7 +50,7 @@ class Job:
     output: str
     recipe_file: str | None = None  # the user's recipe file, if any
     tpu: Slice | None = None
-    image: str = ""
+    container_image: str = ""
     nodes: int = 1
     gpus: int = 0
     tasks_per_node: int = 1
@@ -61,7 +61,7 @@ class Job:
         """Return the content of the file."""
         name, in_bucket = resource_name(self.workdir), storage.is_address(self.workdir)
         recipe, recipe_file = "", recipe_name(self.recipe_file or "")
-        if self.recipe_file and self.place in CLUSTERS:
+        if self.recipe_file and self.target in CLUSTERS:
             with open(self.recipe_file, encoding="utf-8-sig") as source:
                 recipe = source.read()
         lines = "".join(recipe.split("\n")).replace("\t", "")
@@ -69,12 +69,12 @@ class Job:
             if found := _CONTROL.search(text):
                 raise ValueError(f"--{flag} must not contain control characters. Received: {found[0]!r}.")
         mount = COPIES if in_bucket else "/" + self.workdir.split("/")[1]
-        if self.place in CLUSTERS and ":" in mount:
+        if self.target in CLUSTERS and ":" in mount:
             raise ValueError(f"--workdir must be in a mounted directory without a colon. Received: {self.workdir}.")
         copy = f'tpu tpu-vm scp {shlex.quote(self.recipe_file or "")} "$name":{recipe_file} --worker=all'
         values = {
             "name": name,
-            "image": _yaml(self.image),
+            "container_image": _yaml(self.container_image),
             "file": shlex.quote(self.output),
             "run": shlex.quote(self.workdir),
             "parent": shlex.quote(os.path.dirname(self.workdir)),
@@ -94,7 +94,7 @@ class Job:
             "workers": json.dumps([f"{name}-{index}.{name}:2222" for index in range(self.nodes)]),
             "recipe": recipe,
             "recipe_name": _yaml(recipe_file),
-            "recipe_mount": f"- {{name: recipe, mountPath: {RECIPES.get(self.place)}}}" if recipe else "",
+            "recipe_mount": f"- {{name: recipe, mountPath: {RECIPES.get(self.target)}}}" if recipe else "",
             "recipe_volume": f"- {{name: recipe, configMap: {{name: {name}-recipe}}}}" if recipe else "",
             "copy": copy if self.recipe_file else "",
         }
@@ -118,7 +118,7 @@ class Job:
         names = "|".join(name for name, is_kept in kept.items() if not is_kept)
         omitted = re.compile(rf".*\{{\{{({names})\}}\}}.*\n")
         text = ""
-        for template in (TEMPLATES[self.place], *(["recipe.yaml"] if recipe else [])):
+        for template in (TEMPLATES[self.target], *(["recipe.yaml"] if recipe else [])):
             with open(os.path.join(_ASSETS, template), encoding="utf-8") as file:
                 text += _FIELD.sub(field, omitted.sub("", file.read()))
         return text

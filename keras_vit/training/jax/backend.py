@@ -27,18 +27,16 @@ from keras_vit.util.progress import Progress
 _INSTALL = extras.install("orbax")
 
 
-def create_backend(
-    recipe: recipes.Recipe, name: str, tpu: str, virtual_devices: int, several_hosts: bool
-) -> "JaxBackend":
+def create_backend(recipe: recipes.Recipe, name: str, tpu: str, virtual_devices: int, multi_host: bool) -> "JaxBackend":
     """Return the backend on the requested devices; see `keras_vit.training.create.create`."""
     if tpu != "local":
         raise ValueError(
             f"With KERAS_BACKEND=jax, --tpu must be local, for the TPU of this machine or pod. Received: --tpu={tpu}. "
-            "Start the program on each host of the pod, with --several_hosts."
+            "Start the program on each host of the pod, with --multi_host."
         )
     if recipe.deterministic:
         ask_for_determinism()
-    devices = create_devices(name, virtual_devices, several_hosts)
+    devices = create_devices(name, virtual_devices, multi_host)
     if recipe.deterministic:
         keras.utils.set_random_seed(recipe.seed)
         tf.config.experimental.enable_op_determinism()  # for the input pipelines

@@ -168,10 +168,10 @@ class Batches:
         return map(self.devices.place_rows, self.dataset.as_numpy_iterator())
 
 
-def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: bool = False) -> Devices:
+def create_devices(name: str = "auto", virtual_devices: int = 0, multi_host: bool = False) -> Devices:
     """Return the devices to train on. Call this before anything else uses JAX.
 
-    With `several_hosts`, JAX finds the other hosts of a TPU pod or cluster job automatically. Hosts in the environment
+    With `multi_host`, JAX finds the other hosts of a TPU pod or cluster job automatically. Hosts in the environment
     variable TF_CONFIG are always joined.
     """
     import tensorflow as tf  # TensorFlow reads the data; the step does not need it
@@ -187,7 +187,7 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
     if virtual_devices:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", virtual_devices)
-    join_hosts(several_hosts)
+    join_hosts(multi_host)
     if name == "one_device":
         if jax.process_count() > 1:
             raise ValueError("--distribute=one_device cannot use several hosts. Use data_parallel or fsdp.")
@@ -214,9 +214,9 @@ def fsdp_of(name: str, devices: Sequence[Any]) -> int:
     return fsdp
 
 
-def join_hosts(several_hosts: bool) -> None:
-    """Join the hosts in the variable TF_CONFIG or, with `several_hosts`, the hosts that JAX finds."""
-    if "TF_CONFIG" not in os.environ and not several_hosts:
+def join_hosts(multi_host: bool) -> None:
+    """Join the hosts in the variable TF_CONFIG or, with `multi_host`, the hosts that JAX finds."""
+    if "TF_CONFIG" not in os.environ and not multi_host:
         return
     # In a job of Slurm or Open MPI, JAX takes one GPU per process. The only process of a node must take all GPUs.
     tasks, nodes = os.environ.get("SLURM_NTASKS"), os.environ.get("SLURM_STEP_NUM_NODES")

@@ -28,13 +28,13 @@ _UNKNOWN_GPU = 16e9  # bytes
 _MEASURED_IMAGES = 32
 # Fields that the rules set. A resumed run keeps them.
 FIELDS = (
-    *("task", "loss", "adapt", "label_smoothing", "total_steps", "eval_every", "checkpoint_every", "stop_after"),
+    *("task", "loss", "adapt", "label_smoothing", "total_steps", "eval_every", "checkpoint_every", "patience"),
     "head_images",
     *("optim.name", "optim.learning_rate", "optim.weight_decay"),
     *("optim.schedule.warmup_steps", "model.image_size", "data.batch_size", "data.mixup"),
     *("data.train_split", "data.eval_split", "data.test_split", "data.pp_train", "data.pp_eval"),
 )
-MODEL_FIELDS = ("model.variant", "model.checkpoint", "model.arguments")  # set only if the user names no model
+MODEL_FIELDS = ("model.variant", "model.weights", "model.arguments")  # set only if the user names no model
 Change = Callable[[recipes.Recipe], recipes.Recipe]
 
 
@@ -63,10 +63,10 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
         recipe = recipes.replace(recipe, fields)
     recipe, of_machine = _that_fits(recipe, change, facts)
     if data.eval_split == data.test_split:
-        recipe = recipes.replace(recipe, {"stop_after": 0})  # no images choose when to stop
+        recipe = recipes.replace(recipe, {"patience": 0})  # no images choose when to stop
     _log(recipe, change(recipe), reasons | of_machine)
     recipe = change(recipe)
-    if isinstance(opened, StoredSource) and facts.kind.is_exclusive and not recipe.class_balance:
+    if isinstance(opened, StoredSource) and facts.kind.is_exclusive and not recipe.class_weight_exponent:
         warn_of_imbalance(opened)  # other sources would have to read all labels first
     return recipe
 
@@ -106,11 +106,11 @@ def _with_splits(recipe: recipes.Recipe, change: Change) -> tuple[recipes.Recipe
 def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
     """Return the recipe, with a small model if the default weights are needed but unavailable."""
     wanted = change(recipe).model
-    if (recipe.model.variant, recipe.model.checkpoint) != rules.DEFAULT_MODEL or wanted.variant != recipe.model.variant:
+    if (recipe.model.variant, recipe.model.weights) != rules.DEFAULT_MODEL or wanted.variant != recipe.model.variant:
         return recipe
-    if wanted.checkpoint is not None and wanted.checkpoint == recipe.model.checkpoint:
+    if wanted.weights is not None and wanted.weights == recipe.model.weights:
         try:
-            zoo.resolve(wanted.checkpoint)
+            zoo.resolve(wanted.weights)
             return recipe
         except (OSError, ImportError) as error:
             logging.warning(
@@ -118,7 +118,7 @@ def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
                 "images. --model names other weights.",
                 error,
             )
-    elif wanted.checkpoint is not None:
+    elif wanted.weights is not None:
         return recipe
     sized = recipes.with_image_size(recipe, rules.SMALL_MODEL["model.image_size"])
     return recipes.replace(sized, rules.SMALL_MODEL)
@@ -137,7 +137,7 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
     sizes = rules.image_sizes(facts, of_weights, _patch(wanted.model))
     # If the user chose the image size or the parts, no others are tried.
     possible = list(dict.fromkeys(change(recipes.with_image_size(recipe, size)).model.image_size for size in sizes))
-    own = "from scratch" if wanted.model.checkpoint is None else "the size of the weights"
+    own = "from scratch" if wanted.model.weights is None else "the size of the weights"
     if sizes[0] < of_weights.model.image_size:
         own = f"for images of {facts.pixels} pixels"
     reasons = {"images": own if possible == sizes else "given"}
@@ -180,8 +180,8 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
 
 
 def _patch(model: recipes.Model) -> int:
-    """Return the patch size of a model, from its checkpoint if that is available."""
-    path, patch = model.checkpoint, int(model.variant.partition("/")[2] or 1)
+    """Return the patch size of a model, from its initial weights if they are available."""
+    path, patch = model.weights, int(model.variant.partition("/")[2] or 1)
     if path and (os.path.exists(path) or hub.address_of(path)):
         patch = np.max(architecture_of(path)[1].get("patch_size") or 1)
     return int(np.max(model.arguments.get("patch_size", patch)))
@@ -201,7 +201,7 @@ def _log(chosen: recipes.Recipe, used: recipes.Recipe, reasons: dict[str, str]) 
     mixed = f", mixup {data.mixup:g}" if data.mixup else ""
     mixed += f", label smoothing {used.label_smoothing:g}" if used.label_smoothing else ""
     lines: dict[str, tuple[str, tuple[str, ...]]] = {
-        "adapt": (f"model: {model.variant} from {model.checkpoint or 'scratch'}, adapt={used.adapt}{head}", ("adapt",)),
+        "adapt": (f"model: {model.variant} from {model.weights or 'scratch'}, adapt={used.adapt}{head}", ("adapt",)),
         "images": (f"images: {model.image_size} pixels, {values}", ("model.image_size",)),
         "batch": (
             f"batch: {data.batch_size} in {parts} part{'s'[: parts != 1]}",
@@ -228,8 +228,9 @@ def warn_of_imbalance(source: StoredSource) -> None:
     most, fewest = int(counts.argmax()), int(counts.argmin())
     if counts[most] >= IMBALANCE * counts[fewest]:
         logging.warning(
-            "The classes have different numbers of images, from %d of %r to %d of %r. --config.class_balance=1 makes "
-            "all classes count alike in the loss; compare the balanced accuracies.",
+            "The classes have different numbers of images, from %d of %r to %d of %r. "
+            "--config.class_weight_exponent=1 makes all classes count alike in the loss; compare the balanced "
+            "accuracies.",
             *(counts[fewest], source.class_names[fewest], counts[most], source.class_names[most]),
         )
 

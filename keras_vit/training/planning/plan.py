@@ -135,4 +135,4 @@ def _bytes_of_training(optim: recipes.Optim) -> int:
     # For Muon, count all weights as matrices: the other weights, which AdamW updates, are few.
     slots = sum(2 if slot.dtype == "bfloat16" else 4 for slot in create_optimizer(optim).slots)
     gradients = 4 * (2 if optim.accumulation_steps > 1 else 1)
-    return gradients + slots + (4 if optim.ema else 0)
+    return gradients + slots + (4 if optim.ema_momentum else 0)

@@ -1,8 +1,8 @@
 """Rules that choose the settings for training on the user's images.
 
-`docs/how_to/own_images.md` explains the rules and the measurements on which they are based. A rule takes the facts and
-the recipe with the user's settings. The rule returns the fields that it sets, by dotted path, and its reason.
-`fitting.fit` applies the rules in order.
+`docs/how_to/own_images.md` explains the rules, and `docs/results.md` the measurements on which they are based. A rule
+takes the facts and the recipe with the user's settings. The rule returns the fields that it sets, by dotted path, and
+its reason. `fitting.fit` applies the rules in order.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ Fields = dict[str, Any]
 # Model that is trained from scratch if no weights are available: a ResNet with two stages, then 6 by 6 patches.
 SMALL_MODEL: Fields = {
     "model.variant": "R+ViT-Ti/16",
-    "model.checkpoint": None,
+    "model.weights": None,
     "model.image_size": 96,
     "model.arguments": {
         "patch_size": 2,
@@ -82,7 +82,7 @@ Rule = Callable[[Facts, Recipe], tuple[Fields, str]]
 
 def adaptation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the weights to train."""
-    if recipe.model.checkpoint is None:
+    if recipe.model.weights is None:
         return {"adapt": "all"}, "no weights to start from"
     if facts.kind.has_masks or recipe.model.variant in models.BIT:
         return {"adapt": "all"}, "masks" if facts.kind.has_masks else "a ResNet has no LoRA"
@@ -93,7 +93,7 @@ def adaptation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
 
 def update(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the optimizer, its learning rate and its weight decay."""
-    if recipe.model.checkpoint is None:
+    if recipe.model.weights is None:
         (name, rate, decay), reason = ("adamw", 1e-3, 0.05), "from scratch"
     elif facts.kind.has_masks and recipe.adapt.partition("(")[0] in ("all", "last"):
         (name, rate, decay), reason = ("adamw", 1e-4, 0.05), "masks"
@@ -120,7 +120,7 @@ def augmentation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
         return {"data.pp_train": pp_train}, "few images for the head, so whole ones"
     area = ", 50" if few else ""  # percent of the area of an image
     crop = f"decode|inception_crop({size}{area}, antialias=True)|flip_lr"
-    if few or recipe.model.checkpoint is not None or facts.kind.has_masks:
+    if few or recipe.model.weights is not None or facts.kind.has_masks:
         reason = "few images, so crops of half of the area or more" if few else "crops of any part"
         return {"data.pp_train": f"{crop}|{values}"}, reason
     mixed: Fields = {"data.mixup": 0.2, "label_smoothing": 0.1} if facts.kind.is_exclusive else {}
@@ -136,7 +136,7 @@ def image_sizes(facts: Facts, recipe: Recipe, patch: int) -> list[int]:
     The image size of `recipe` must be the size of its weights.
     """
     size = recipe.model.image_size
-    if recipe.model.checkpoint is None:
+    if recipe.model.weights is None:
         return [size]
     sizes: tuple[int, ...] = (size, 3 * size // 4, size // 2)
     sizes = (384, 224) if facts.gpus and size == 224 else (size,) if facts.gpus else sizes
@@ -163,7 +163,7 @@ def seconds_of_forward(facts: Facts, macs: float) -> float:
 
 def head_images(facts: Facts, recipe: Recipe, seconds: float, limit: float) -> int:
     """Choose the number of images to whose features the head is fitted. An image takes some seconds."""
-    if recipe.model.checkpoint is None:
+    if recipe.model.weights is None:
         return 0
     is_all = recipe.adapt == "head"
     most = facts.images if is_all else MOST_MASKS if facts.kind.has_masks else MOST_FOR_HEAD
@@ -175,7 +175,7 @@ def images_seen(facts: Facts, recipe: Recipe) -> int:
     """Choose the number of images that the training processes, including repetitions."""
     if facts.kind.has_masks:
         return recipe.data.batch_size * (500 if facts.few else 10_000)
-    if recipe.model.checkpoint is None:
+    if recipe.model.weights is None:
         return max(60 * facts.images, min(200_000, 10_000 * facts.outputs))
     if facts.few:
         return min(64_000, max(20 * facts.images, 1_000 * facts.outputs))
@@ -185,10 +185,10 @@ def images_seen(facts: Facts, recipe: Recipe) -> int:
 def steps(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the number of steps."""
     if recipe.adapt == "head" and recipe.head_images:
-        return of_steps(0, recipe.data.batch_size, facts.test_images) | {"stop_after": 0}, "only the head is fitted"
+        return of_steps(0, recipe.data.batch_size, facts.test_images) | {"patience": 0}, "only the head is fitted"
     total = max(MIN_STEPS, round(images_seen(facts, recipe) / recipe.data.batch_size))
     fields = of_steps(total, recipe.data.batch_size, facts.test_images)
-    return fields | {"stop_after": 3 if facts.few else 0}, passes(total * recipe.data.batch_size, facts.images)
+    return fields | {"patience": 3 if facts.few else 0}, passes(total * recipe.data.batch_size, facts.images)
 
 
 def passes(images_seen: int, images: int) -> str:

@@ -21,11 +21,11 @@ from keras_vit.util.progress import Progress
 
 
 def create_backend(
-    recipe: recipes.Recipe, name: str, tpu: str, virtual_devices: int, several_hosts: bool
+    recipe: recipes.Recipe, name: str, tpu: str, virtual_devices: int, multi_host: bool
 ) -> "TensorFlowBackend":
     """Return the backend with the requested strategy; see `keras_vit.training.create.create`."""
-    if several_hosts:
-        raise ValueError("--several_hosts is for KERAS_BACKEND=jax. With TensorFlow, set TF_CONFIG on each machine.")
+    if multi_host:
+        raise ValueError("--multi_host is for KERAS_BACKEND=jax. With TensorFlow, set TF_CONFIG on each machine.")
     onednn.advise()
     strategy = distribute.create_strategy(name, tpu, virtual_devices)
     if recipe.deterministic:

@@ -141,7 +141,7 @@ def test_plan_of_a_recipe():
         precision="mixed_bfloat16",
         model=recipes.Model("ViT-B/16"),
         data=recipes.Data(batch_size=512),
-        optim=recipes.Optim("adamw", momentum_dtype="bfloat16", accumulation_steps=4, ema=0.999),
+        optim=recipes.Optim("adamw", momentum_dtype="bfloat16", accumulation_steps=4, ema_momentum=0.999),
     )
     planned = plan.of_recipe(recipe, classes=1000, num_examples=51_200, devices=8)
     assert planned.epochs == 10
@@ -187,7 +187,8 @@ def test_plan_of_a_distillation(tmp_path):
         ({"name": "sgd"}, 4 + 4 + 4),  # weight, gradient, momentum
         ({"name": "sgd", "momentum_dtype": "bfloat16"}, 4 + 4 + 2),
         ({"name": "adamw"}, 4 + 4 + 4 + 4),
-        ({"name": "sgd", "ema": 0.9, "accumulation_steps": 2}, 4 + 8 + 4 + 4),  # two sets of gradients, an average
+        # two sets of gradients, an average
+        ({"name": "sgd", "ema_momentum": 0.9, "accumulation_steps": 2}, 4 + 8 + 4 + 4),
     ],
 )
 def test_memory_of_a_device(optim, bytes_per_weight):
@@ -197,7 +198,7 @@ def test_memory_of_a_device(optim, bytes_per_weight):
     assert planned.weights_bytes == planned.cost.parameters * bytes_per_weight
     of_host = 0.2e9 + 4 * planned.cost.parameters  # the graph, and the weights in the file of the final model
     assert planned.total_bytes() == planned.weights_bytes + planned.peak_bytes + of_host
-    assert planned.activations_bytes == planned.cost.activations * (2 if "ema" in optim else 3) * 4
+    assert planned.activations_bytes == planned.cost.activations * (2 if "ema_momentum" in optim else 3) * 4
 
 
 def test_positions_of_every_layer_are_weights_of_every_layer():

@@ -20,7 +20,7 @@ from tests.data import pictures
 from tests.recipe import toy
 
 FACTS = rules.Facts(images=1_600, test_images=400, outputs=3, kind=kind_of("class"), gpus=0, memory=8e9, cores=2)
-PRETRAINED = recipes.Recipe(model=recipes.Model("ViT-S/14", checkpoint="dinov2"))
+PRETRAINED = recipes.Recipe(model=recipes.Model("ViT-S/14", weights="dinov2"))
 
 
 def same(recipe):
@@ -55,7 +55,7 @@ def test_which_weights_are_trained_and_how():
     assert [chosen("adapt", images=images, **few)["adapt"] for images in (199, 200)] == ["head", "lora"]
     assert chosen("adapt", images=20_000) == chosen("adapt", kind=kind_of("mask")) == {"adapt": "all"}
     resnet = recipes.replace(PRETRAINED, {"model.variant": "BiT-R50x1"})
-    scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
+    scratch = recipes.replace(PRETRAINED, {"model.weights": None})
     assert chosen("adapt", recipe=resnet) == chosen("adapt", recipe=scratch) == {"adapt": "all"}
     of = lambda adapt: chosen("update", recipe=recipes.replace(PRETRAINED, {"adapt": adapt}))  # noqa: E731
     numbers = [tuple(of(adapt).values()) for adapt in ("all", "last(2)", "head", "lora(rank=4)", "bias")]
@@ -82,7 +82,7 @@ def test_a_batch_divides_among_the_devices():
 
 
 def test_only_many_images_learned_from_scratch_are_mixed():
-    scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
+    scratch = recipes.replace(PRETRAINED, {"model.weights": None})
     assert chosen("augmentation") == {
         "data.pp_train": "decode|inception_crop(224, 50, antialias=True)|flip_lr|value_range(-1, 1)"
     }
@@ -116,7 +116,7 @@ def test_images_seen(images, outputs, expected):
     fields, reason = rules.steps(dataclasses.replace(FACTS, images=images, outputs=outputs), recipe)
     assert fields["total_steps"] * recipe.data.batch_size == expected
     assert f"{expected / images:.3g} passes over {images:,} images" in reason
-    assert fields["stop_after"] == (3 if images < 20_000 else 0)
+    assert fields["patience"] == (3 if images < 20_000 else 0)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_images_seen(images, outputs, expected):
     [(100, 3, 30_000), (100, 99, 200_000), (1_000, 3, 60_000), (10_000, 3, 600_000)],
 )
 def test_images_seen_from_scratch(images, outputs, expected):
-    scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
+    scratch = recipes.replace(PRETRAINED, {"model.weights": None})
     assert rules.images_seen(dataclasses.replace(FACTS, images=images, outputs=outputs), scratch) == expected
 
 
@@ -151,7 +151,7 @@ def test_the_number_of_images_to_whose_features_the_head_is_fitted():
     def number(recipe, seconds, **fields):
         return rules.head_images(dataclasses.replace(FACTS, **fields), recipe, seconds, limit=1_000.0)
 
-    head, scratch = (recipes.replace(PRETRAINED, change) for change in ({"adapt": "head"}, {"model.checkpoint": None}))
+    head, scratch = (recipes.replace(PRETRAINED, change) for change in ({"adapt": "head"}, {"model.weights": None}))
     assert [number(PRETRAINED, seconds) for seconds in (0.0, 0.1, 0.25, 100.0)] == [1_600, 1_600, 1_000, 100]
     assert [number(head, seconds) for seconds in (0.5, 1.0)] == [1_600, 1_000]
     assert [number(recipe, 0.0, images=10**6) for recipe in (PRETRAINED, head)] == [20_000, 10**6]
@@ -296,7 +296,7 @@ def test_steps_on_a_processor_fit_into_the_time(machine, photos, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "given"),
+    ("overrides", "given"),
     [
         ({}, []),
         ({"total_steps": 120, "data.batch_size": 30, "model.image_size": 112}, ["images", "batch", "steps"]),
@@ -304,15 +304,15 @@ def test_steps_on_a_processor_fit_into_the_time(machine, photos, monkeypatch):
         ({"adapt": "head", "optim.schedule.warmup_steps": 3, "label_smoothing": 0.1}, ["model", "augmentation"]),
     ],
 )
-def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, machine, photos, caplog):
+def test_six_lines_state_the_settings_after_those_of_the_user(overrides, given, machine, photos, caplog):
     machine(memory=1e12)
     with caplog.at_level(logging.INFO, logger="absl"):
-        recipe = recipe_of(Choices(photos, model="ViT_S16", settings=settings))
+        recipe = recipe_of(Choices(photos, model="ViT_S16", overrides=overrides))
     about_splits, *texts = caplog.messages
     assert about_splits.startswith("No images choose the best checkpoint")
     lines = {name: line for name, _, line in (text.partition(": ") for text in texts)}
     assert list(lines) == ["model", "images", "batch", "steps", "update", "augmentation"]
-    assert all(recipes.get(recipe, field) == value for field, value in settings.items())
+    assert all(recipes.get(recipe, field) == value for field, value in overrides.items())
     parts, optim = recipe.optim.accumulation_steps, recipe.optim
     assert lines["images"].startswith(f"{recipe.model.image_size} pixels, value_range(-1, 1)")
     assert lines["batch"].startswith(f"{recipe.data.batch_size} in {parts} part{'s' if parts > 1 else ''} (")
@@ -331,7 +331,7 @@ def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, m
 def test_one_step_and_a_time_are_stated_as_such(machine, photos, caplog):
     machine(memory=1e12)
     caplog.set_level(logging.INFO, logger="absl")
-    recipe_of(Choices(photos, model="ViT_Ti16", settings={"total_steps": 1, "optim.schedule.warmup_steps": 3}))
+    recipe_of(Choices(photos, model="ViT_Ti16", overrides={"total_steps": 1, "optim.schedule.warmup_steps": 3}))
     assert "steps: 1 step, 1 of them warm-up (given)" in caplog.messages
     recipe_of(Choices(photos, model="ViT_Ti16", time="1h30m"))
     assert "steps: as many as fit into 1:30:00, after some are measured (given)" in caplog.messages
@@ -362,17 +362,17 @@ def test_an_image_size_of_the_user_is_stated_as_such(choices, machine, photos, c
 def test_rules_follow_the_settings_of_the_user(machine, photos):
     """The trained weights determine the rate, the batch its parts, and the images the steps."""
     of = lambda **choices: recipe_of(Choices(photos, model="ViT_S16", **choices))  # noqa: E731
-    assert of(adapt="all").optim.name == "sgd" and of(settings={"adapt": "head"}).optim.name == "adamw"
+    assert of(adapt="all").optim.name == "sgd" and of(overrides={"adapt": "head"}).optim.name == "adamw"
     assert of(image_size=96).data.pp_train.startswith("decode|inception_crop(96, 50, antialias=True)")
-    assert of(settings={"data.batch_size": 130}).optim.accumulation_steps == 130
-    small, large = of(), of(settings={"model.variant": "ViT-L/16"})
+    assert of(overrides={"data.batch_size": 130}).optim.accumulation_steps == 130
+    small, large = of(), of(overrides={"model.variant": "ViT-L/16"})
     assert large.model.image_size < small.model.image_size or large.total_steps < small.total_steps
     assert rules.of_steps(9, 1, 1).keys() == {*recipes.OF_TIME}
     for field in recipes.OF_TIME:
         with pytest.raises(ValueError, match=f"either the time or {field}"):
-            of(time="5m", settings={field: 5})
+            of(time="5m", overrides={field: 5})
         with pytest.raises(ValueError, match=f"either the time or {field}"):
-            of(settings={"time": 300.0, field: 5})
+            of(overrides={"time": 300.0, field: 5})
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def offline(monkeypatch):
 @pytest.mark.slow
 def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, machine, photos, caplog):
     recipe = recipe_of(Choices(photos))
-    assert recipe.model.checkpoint is None and recipe.model.variant == rules.SMALL_MODEL["model.variant"]
+    assert recipe.model.weights is None and recipe.model.variant == rules.SMALL_MODEL["model.variant"]
     assert recipe.model.image_size == 96 and "inception_crop(96, 50, antialias=True)" in recipe.data.pp_train
     assert recipes.describe_model(recipe, 3).count_params() < 2e6
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -445,8 +445,8 @@ def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, m
 def test_the_default_weights_are_not_replaced_where_they_are(machine, photos, monkeypatch, caplog):
     monkeypatch.setattr(zoo, "resolve", lambda *_: "there")
     recipe = recipe_of(Choices(photos))
-    assert (recipe.model.variant, recipe.model.checkpoint) == rules.DEFAULT_MODEL
-    assert zoo.parse(recipe.model.checkpoint).address == "hf:facebook/dinov2-small"
+    assert (recipe.model.variant, recipe.model.weights) == rules.DEFAULT_MODEL
+    assert zoo.parse_weights_name(recipe.model.weights).address == "hf:facebook/dinov2-small"
     assert not [record for record in caplog.records if record.levelno == logging.WARNING]
 
 
@@ -495,7 +495,7 @@ def test_several_classes_per_image_choose_task_and_loss(machine, tmp_path):
     found = recipe_of(Choices(**choices))
     assert (found.task, found.loss) == (recipes.MultiLabel(), "sigmoid")
     with pytest.raises(ValueError, match="loss='softmax'"):
-        recipe_of(Choices(**choices, settings={"loss": "softmax"}))
+        recipe_of(Choices(**choices, overrides={"loss": "softmax"}))
 
 
 PARTS = ("fit(train)", "validation(train)", "test")
@@ -524,7 +524,7 @@ def test_other_images_choose_than_test(folders, count, settings, expected, machi
         recipe = fitted(str(tmp_path), "ViT_Ti16", lambda recipe: recipes.replace(recipe, settings))
     assert (recipe.data.train_split, recipe.data.eval_split, recipe.data.test_split) == expected
     few = expected[1] == expected[2]
-    assert recipe.stop_after == (0 if few else 3)
+    assert recipe.patience == (0 if few else 3)
     assert few == any(text.startswith("No images choose the best checkpoint") for text in caplog.messages)
 
 
@@ -536,6 +536,6 @@ def test_a_line_names_rare_classes_unless_they_are_balanced(tmp_path, machine, c
     for balance, many in ((0.0, 6), (1.0, 6), (0.0, 5)):
         (tmp_path / "train/many/5.png").unlink() if many == 5 else None
         caplog.clear()
-        recipe_of(Choices(str(tmp_path), model="ViT_Ti16", settings={"class_balance": balance}))
+        recipe_of(Choices(str(tmp_path), model="ViT_Ti16", overrides={"class_weight_exponent": balance}))
         named = [text for text in caplog.messages if re.search(f"from 2 of 'few' to {many} of 'many'", text)]
         assert len(named) == (not balance and many == 6)  # three times as many, not fewer

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Written by `keras-vit launch --on=slurm`. Read it, change the lines marked CHANGE, then: sbatch {{file}}
+# Written by `keras-vit launch --target=slurm`. Read it, change the lines marked CHANGE, then: sbatch {{file}}
 # After a preemption, at its time limit or after losing a task, the job is requeued and resumes from its run directory.
 #SBATCH --job-name={{name}}
 #SBATCH --nodes={{nodes}}

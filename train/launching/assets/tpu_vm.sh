@@ -1,5 +1,5 @@
 #!/bin/bash
-# Written by `keras-vit launch --on=tpu-vm`. Read it, change the lines marked CHANGE, then:
+# Written by `keras-vit launch --target=tpu-vm`. Read it, change the lines marked CHANGE, then:
 #     bash {{file}} run       # create, setup and train, repeated after each preemption; delete at the end
 #     bash {{file}} create    # a single step: create, setup, train, state or delete
 # The slice costs money from `create` to `delete`.

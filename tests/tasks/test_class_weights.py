@@ -19,7 +19,7 @@ def task(balance):
     source = types.SimpleNamespace(
         labels=lambda: LABELS, num_classes=3, num_outputs=3, class_names=("a", "b", "c"), label_kind="class", name="toy"
     )
-    return tasks.bind(recipes.Recipe(class_balance=balance), source)
+    return tasks.bind(recipes.Recipe(class_weight_exponent=balance), source)
 
 
 def losses(balance, shares, training=True):
@@ -56,6 +56,6 @@ def test_weights_are_powers_of_the_counts_and_one_on_average(balance):
 def test_data_that_cannot_be_balanced_are_rejected():
     several = {"task": "multi_label", "loss": "sigmoid"}
     for fields in ({"task": "mae"}, {"loss": "sigmoid"}, {"task": "regression"}, several):
-        recipe = recipes.Recipe(class_balance=1.0, **fields)
-        with pytest.raises(ValueError, match="class_balance weights the classes"):
+        recipe = recipes.Recipe(class_weight_exponent=1.0, **fields)
+        with pytest.raises(ValueError, match="class_weight_exponent weights the classes"):
             recipe.task.check(recipe)
