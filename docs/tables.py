@@ -50,8 +50,8 @@ def _tasks() -> str:
         meanings = attributes(task)
         rows += [(f"`{name}`", "", "", "", _first_line(task))]
         for field in dataclasses.fields(task):
-            default = "required" if field.default is dataclasses.MISSING else default_text(field.default)
-            rows.append(("", f"`{field.name}`", type_name(field.type), default, meanings[field.name]))
+            row = (f"`{field.name}`", type_name(field.type), default_text(field.default), meanings[field.name])
+            rows.append(("", *row))
     text = 'The field `task` takes a text such as `"mae(mask_ratio=0.5)"`.'
     return f"## Arguments of `task`\n\n{text}\n\n{table(('task', 'argument', 'type', 'default', 'meaning'), rows)}"
 
@@ -68,7 +68,9 @@ def type_name(kind: Any) -> str:
     if kind is recipe.Recipe.__annotations__["task"]:
         return "task"
     name = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
-    return name.replace("typing.", "").replace(" | ", " or ")
+    return (
+        re.sub(r"tuple\[(\w+), \.\.\.\]", r"tuple of \1", name).replace("[str, typing.Any]", "").replace(" | ", " or ")
+    )
 
 
 def default_text(value: Any) -> str:
@@ -88,7 +90,7 @@ def _command(name: str, program: str) -> str:
     """Return the section of a command. Its flags are deleted afterwards: other programs define the same names."""
     module = importlib.import_module(program)
     own = sorted(flags.FLAGS.get_key_flags_for_module(program), key=lambda flag: flag.name)
-    rows = [(f"`--{flag.name}`", flag_type(flag), flag_default(flag), flag.help or "") for flag in own]
+    rows = [(f"`--{flag.name}`", flag_type(flag), flag_default(flag), meaning(flag)) for flag in own]
     for flag in own:
         delattr(flags.FLAGS, flag.name)
     return f"## `{name}`\n\n{_first_line(module)}\n\n{table(('flag', 'type', 'default', 'meaning'), rows)}"
@@ -97,12 +99,20 @@ def _command(name: str, program: str) -> str:
 def flag_type(flag: flags.Flag) -> str:
     """Return the type of a flag, or its values."""
     values = getattr(flag.parser, "enum_values", None)
-    return ", ".join(f"`{value}`" for value in values) if values else flag.flag_type().removeprefix("multi ")
+    name = flag.flag_type().removeprefix("multi ").replace("string", "str")
+    return ", ".join(f"`{value}`" for value in values) if values else name
 
 
 def flag_default(flag: flags.Flag) -> str:
     """Return the default of a flag as code, or nothing."""
-    return "" if flag.default in (None, [], "") else f"`{flag.default_as_str.strip(chr(39))}`"
+    values = flag.default if isinstance(flag.default, list) else [flag.default]
+    return ", ".join(f"`{value}`" for value in values if value not in (None, ""))
+
+
+def meaning(flag: flags.Flag) -> str:
+    """Return the help of a flag, without what absl adds: the values, and that a flag may be repeated."""
+    text = (flag.help or "").partition(";\n")[0]
+    return re.sub(r"^<.*?>: ", "", text)
 
 
 # --- both -------------------------------------------------------------------------------------------------------------
@@ -116,7 +126,8 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table in Markdown. Vertical bars are escaped, and characters of Markdown and HTML outside of code."""
     lines = [[_escaped(cell) for cell in row] for row in rows]
     header = list(header)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [header, ["---"] * len(header), *lines])
+    head = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    return "\n".join([*head, *(f"| {' | '.join(cells)} |" for cells in lines)])
 
 
 def _escaped(text: str) -> str:
