@@ -12,12 +12,14 @@ COMPLETE = {"VisionTransformer": "ViT_B16", "BiTResNet": "BiT_R50x1"}
 
 
 class ExamplesAsCode(griffe.Extension):
-    """Put the code of an `Example:` section into a fence, and shorten the entries of similar constructors."""
+    """Put the code of an `Example:` section into a fence, shorten the entries of constructors, and omit attributes."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Rewrite the docstring of an object, before it is parsed."""
+        if obj.is_attribute and "property" not in obj.labels:
+            obj.docstring = None  # inspection finds the docstring of its type, such as `str`
         if obj.docstring:
-            if re.fullmatch(r"keras_vit\.applications\.[A-Z]\w+", obj.path) and obj.name not in COMPLETE.values():
+            if re.fullmatch(r"keras_vit\.applications\.[A-Z]\w*_\w+", obj.path) and obj.name not in COMPLETE.values():
                 obj.docstring.value = shortened(obj.docstring.value)
                 obj.parameters = griffe.Parameters(  # type: ignore[attr-defined]
                     griffe.Parameter("arguments", kind=griffe.ParameterKind.var_keyword)
@@ -33,7 +35,7 @@ def shortened(docstring: str) -> str:
         re.DOTALL | re.MULTILINE,
     )
     if found is None:
-        raise ValueError(f"Expected the docstring of a constructor. Received: {docstring}")
+        raise ValueError(f"Expected the docstring of a constructor. Received: {docstring!r}")
     complete = f"keras_vit.{COMPLETE[found['model']]}"
     return f"{found['first']}\n\nThe arguments are those of [`{complete}`][{complete}].\n\n{found['weights']}"
 

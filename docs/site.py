@@ -108,11 +108,17 @@ def write_notebook(path: pathlib.Path, folder: pathlib.Path) -> None:
     (folder / f"{path.stem}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def break_names() -> None:
-    """Let the names in the headings of the API reference break after a period, for phones."""
-    for path in (ROOT / "build" / "site" / "reference").glob("*.html"):
-        name = r'(?<=<span class="doc doc-object-name )[^<]*'
-        path.write_text(re.sub(name, lambda found: found[0].replace(".", ".<wbr>"), read(path)), encoding="utf-8")
+def break_lines() -> None:
+    """Let names in headings break after a period, and code only between its words, not after a hyphen."""
+    for path in (ROOT / "build" / "site").rglob("*.html"):
+        heading = r'(?<=<span class="doc doc-object-name )[^<]*'
+        text = re.sub(heading, lambda name: name[0].replace(".", ".<wbr>"), read(path))
+        path.write_text(re.sub(r"(?<=<code>)[^<]+(?=</code>)", with_whole_words, text), encoding="utf-8")
+
+
+def with_whole_words(code: re.Match) -> str:
+    """Return the HTML of code whose words with hyphens do not break, unless they are too long for a phone."""
+    return re.sub(r"(?<!\S)(?=\S*-)\S{1,36}(?!\S)", r'<span class="word">\g<0></span>', code[0])
 
 
 def main() -> None:
@@ -124,7 +130,7 @@ def main() -> None:
         sys.exit("The site is built with Zensical: pip install 'keras-vision-transformers[docs]'")
     arguments = [str(zensical), "build", "--strict", "--clean", "--config-file", str(ROOT / "mkdocs.yml")]
     exit_code = subprocess.run(arguments, cwd=ROOT, check=False).returncode
-    break_names()
+    break_lines()
     sys.exit(exit_code)
 
 

@@ -39,8 +39,8 @@ def _sections(part: Any, prefix: str, title: str) -> list[str]:
         if dataclasses.is_dataclass(value) and not isinstance(value, recipe.Task):
             parts += _sections(value, f"{path}.", f"`{path}`")
         else:
-            rows.append((f"`{path}`", type_name(field.type), default_text(value), meanings[field.name]))
-    return [f"## {title}\n\n{table(('field', 'type', 'default', 'meaning'), rows)}", *parts]
+            rows.append((f"`{path}`", meanings[field.name], default_text(value), type_name(field.type)))
+    return [f"## {title}\n\n{table(('field', 'meaning', 'default', 'type'), rows)}", *parts]
 
 
 def _tasks() -> str:
@@ -48,12 +48,12 @@ def _tasks() -> str:
     rows = []
     for name, task in tasks.TASKS.items():
         meanings = attributes(task)
-        rows += [(f"`{name}`", "", "", "", _first_line(task))]
+        rows += [(f"`{name}`", "", _first_line(task), "", "")]
         for field in dataclasses.fields(task):
-            row = (f"`{field.name}`", type_name(field.type), default_text(field.default), meanings[field.name])
+            row = (f"`{field.name}`", meanings[field.name], default_text(field.default), type_name(field.type))
             rows.append(("", *row))
     text = 'The field `task` takes a text such as `"mae(mask_ratio=0.5)"`.'
-    return f"## Arguments of `task`\n\n{text}\n\n{table(('task', 'argument', 'type', 'default', 'meaning'), rows)}"
+    return f"## Arguments of `task`\n\n{text}\n\n{table(('task', 'argument', 'meaning', 'default', 'type'), rows)}"
 
 
 def attributes(kind: type) -> dict[str, str]:
@@ -90,10 +90,10 @@ def _command(name: str, program: str) -> str:
     """Return the section of a command. Its flags are deleted afterwards: other programs define the same names."""
     module = importlib.import_module(program)
     own = sorted(flags.FLAGS.get_key_flags_for_module(program), key=lambda flag: flag.name)
-    rows = [(f"`--{flag.name}`", flag_type(flag), flag_default(flag), meaning(flag)) for flag in own]
+    rows = [(f"`--{flag.name}`", meaning(flag), flag_default(flag), flag_type(flag)) for flag in own]
     for flag in own:
         delattr(flags.FLAGS, flag.name)
-    return f"## `{name}`\n\n{_first_line(module)}\n\n{table(('flag', 'type', 'default', 'meaning'), rows)}"
+    return f"## `{name}`\n\n{_first_line(module)}\n\n{table(('flag', 'meaning', 'default', 'type'), rows)}"
 
 
 def flag_type(flag: flags.Flag) -> str:
