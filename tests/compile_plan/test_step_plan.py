@@ -225,7 +225,7 @@ def planned(monkeypatch):
     recipe = recipes.Recipe(
         model=recipes.Model("ViT-S/16"), data=recipes.Data(source="tfds:imagenet2012", batch_size=512)
     )
-    monkeypatch.setattr(cli, "recipe_from_flags", lambda _: recipe)
+    monkeypatch.setattr(cli, "recipe_from_flags", lambda *_, **options: recipe)
     fake = Fake(GIB // 2, GIB // 4)
     monkeypatch.setattr(plan.step_plan, "of_recipe", lambda *arguments: fake.planner())
     monkeypatch.setattr(plan.compiler, "of_target", lambda _: types.SimpleNamespace(versions=lambda: "a compiler"))

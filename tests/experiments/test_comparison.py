@@ -106,7 +106,7 @@ def test_run_names_are_made_unique(tmp_path):
 
 @pytest.mark.parametrize(("damage", "error"), [("config.json", ValueError), ("none", FileNotFoundError)])
 def test_a_directory_that_is_not_a_run_is_skipped(tmp_path, paths, damage, error, caplog):
-    """As in `keras-vit compare runs/*`, where a run failed before it began."""
+    """As in `keras-vit runs runs/*`, where a run failed before it began."""
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / damage).write_text("{")
     (tmp_path / "table.md").touch()
@@ -132,11 +132,11 @@ def test_comparison_of_one_run_is_refused(paths):
 def test_compare_command_prints_the_table(tmp_path, paths, capsys):
     (tmp_path / "weights.npz").touch()
     other = write_run(tmp_path / "c", model=recipe.Model(weights=f"{tmp_path}/weights.npz"))
-    assert programs.call("train.compare", *paths, other) == 0
+    assert programs.call("train.runs", *paths, other) == 0
     text = capsys.readouterr().out
     assert "| optim.learning_rate | 0.001 | 0.0003 | 0.001 |" in text
     assert "weights.npz" in text and str(tmp_path) not in text
-    assert programs.call("train.compare", *paths, "--json") == 0
+    assert programs.call("train.runs", *paths, "--json") == 0
     content = json.loads(capsys.readouterr().out)
     assert [row["results"][0]["eval_accuracy"] for row in content] == [0.5, 0.75]
 
@@ -166,5 +166,5 @@ def test_best_value_of_an_error_metric_is_the_smallest(tmp_path):
 def test_at_most_six_runs_are_columns(count, monkeypatch, capsys):
     table = Table([Row({"seed": seed}, {str(seed): "finished"}) for seed in range(count)], [Metric("eval_accuracy")])
     monkeypatch.setattr(experiments, "compare", lambda paths: table)
-    assert programs.call("train.compare", "runs") == 0
+    assert programs.call("train.runs", "runs", "--compare") == 0
     assert capsys.readouterr().out == table.markdown(across=count == 6) != table.markdown(across=count == 7)

@@ -78,6 +78,8 @@ def test_runs_command_prints_the_table(folder, capsys):
     text = capsys.readouterr().out
     assert f"| {folder}/a | finished | eval_accuracy | 50.00% | 60.00% |" in text
     assert text.count("keras-vit train") == 1  # two are finished
+    assert programs.call("train.runs", f"{folder}/a", f"{folder}/sweep", "--nocompare") == 0
+    assert capsys.readouterr().out.count("| finished |") == 2
     assert programs.call("train.runs", "--json", str(folder)) == 0
     runs = json.loads(capsys.readouterr().out)
     assert [(run["last"], run["best"]) for run in runs] == [(0.5, 0.6), (0.35, 0.35), (0.75, 0.85)]

@@ -370,6 +370,7 @@ class TestProgram:
             ([place, "--grid=seed=1", "--seeds=2"], "--seeds"),
             ([place, "--range=optim.ema_momentum=0,0.9", "--trials=3", "--seeds=2"], "--seeds"),
             ([place, "--range=optim.ema_momentum=0,0.9"], "--trials"),
+            ([place, "--grid=data.batch_size=8,16", "--epochs=5"], "--epochs"),
             ([place, "--range=optim.ema_momentum=0.9,0", "--trials=2"], "low"),
             ([place, "--range=optim.ema_momentum=0,0.5,0.9", "--trials=2"], "LOW,HIGH"),
         ]:

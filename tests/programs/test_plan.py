@@ -27,7 +27,7 @@ def recipe(monkeypatch):
         model=recipes.Model("ViT-L/16"),
         data=recipes.Data(source="tfds:imagenet2012", train_split="train[:99%]", batch_size=4_096),
     )
-    monkeypatch.setattr(cli, "recipe_from_flags", lambda _: recipe)
+    monkeypatch.setattr(cli, "recipe_from_flags", lambda *_, **options: recipe)
     return recipe
 
 
@@ -49,9 +49,14 @@ def test_plan_prints_the_estimates(recipe, capsys):
     assert "ViT-H/14" not in text  # another model
 
 
+def test_epochs_of_data_that_are_not_here(capsys):
+    assert programs.call("train.plan", "--config=vit_s16_i1k", "--epochs=3", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["epochs"] == pytest.approx(3, abs=1e-3)
+
+
 def test_sizes_of_their_own_are_not_called_by_the_name_of_the_variant(recipe, capsys, monkeypatch):
     small = recipes.replace(recipe, {"model.arguments": {"num_layers": 2, "hidden_size": 64, "num_heads": 2}})
-    monkeypatch.setattr(cli, "recipe_from_flags", lambda _: small)
+    monkeypatch.setattr(cli, "recipe_from_flags", lambda *_, **options: small)
     assert programs.call("train.plan") == 0
     assert "ViT of 2 layers, 224 px" in capsys.readouterr().out
 

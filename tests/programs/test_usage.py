@@ -1,6 +1,7 @@
 """A missing or wrong argument of a command line is named in one line."""
 
 import pathlib
+import re
 
 import pytest
 from absl import flags
@@ -147,6 +148,15 @@ WRITE = {  # the programs that write files, and the flag or argument that names 
     "export.client": ["--name=pets", "a.png", "--output={}"],
     "export.convert_checkpoint": [str(RUN), "{}.npz"],
 }
+
+
+REQUIRE_A_PLACE = ("sweep", "vtab", "embed", "visualize", "sample_data", "make_tfrecords")
+
+
+@pytest.mark.parametrize("program", [*(f"train.{name}" for name in REQUIRE_A_PLACE), "export.main"])
+def test_a_missing_place_is_named(program):
+    code, output = run(program, *(argument for argument in WRITE[program] if "{}" not in argument))
+    assert code == 2 and re.search(r"--(output|workdir)\b.* (is missing|are needed)", output), output
 
 
 @pytest.mark.parametrize("program", WRITE)

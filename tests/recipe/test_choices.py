@@ -146,3 +146,26 @@ def test_fit_function_of_a_recipe_file_is_called(tmp_path):
     (tmp_path / "mine.py").write_text(text)
     recipe = from_flags(f"--config={tmp_path / 'mine.py'}", "--config.total_steps=7")
     assert (recipe.seed, recipe.total_steps) == (5, 7)
+
+
+def test_the_most_used_settings_are_flags(tmp_path):
+    recipe = from_flags("--config=digits", "--steps=7", "--batch_size=8", "--learning_rate=1e-3", "--seed=3")
+    given = ("total_steps=7", "data.batch_size=8", "optim.learning_rate=0.001", "seed=3")
+    assert recipe == from_flags("--config=digits", *(f"--config.{field}" for field in given))
+    assert recipe == from_flags("--config=digits", *(f"--config.{field}" for field in given), "--learning_rate=1e-3")
+
+
+def test_epochs_set_the_number_of_steps():
+    """Of the training images after all other settings, and rounded; the digits have 1,437."""
+    known = ("--config=digits", "--batch_size=100")
+    assert from_flags(*known, "--epochs=2").total_steps == 29
+    assert from_flags(*known, "--epochs=2", "--config.data.train_split=train[:500]").total_steps == 10
+    assert from_flags(*known, "--epochs=1e-6").total_steps == 1
+
+
+def test_given_epochs_are_planned_for(images):
+    """The warm-up and the intervals of the evaluations follow from them, as from a number of steps."""
+    common = (f"folder:{images}", "--model=ViT_Ti16", "--weights=none", "--image_size=32", "--batch_size=2")
+    recipe = from_flags(*common, "--epochs=50")
+    assert recipe == from_flags(*common, f"--steps={recipe.total_steps}")
+    assert recipe.optim.schedule.warmup_steps == recipe.total_steps // 10

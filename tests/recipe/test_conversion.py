@@ -32,6 +32,14 @@ def test_missing_fields_keep_their_defaults():
         ({"optim": {"learnin_rate": 1.0}}, "no field optim.learnin_rate. Did you mean 'optim.learning_rate'?"),
         ({"modle": {}}, "no field modle. Did you mean 'model'?"),
         ({"optim": {"schedule": {"warmup": 3}}}, "Did you mean 'optim.schedule.warmup_steps'?"),
+        ({"optim": {"lr": 1.0}}, "Did you mean 'optim.learning_rate'?"),
+        ({"optim": {"ems": 1.0}}, "no field optim.ems. Known fields"),  # too short to be compared
+        ({"batch_size": 8}, "Did you mean 'data.batch_size'?"),
+        ({"learning_rat": 8}, "Did you mean 'optim.learning_rate'?"),
+        ({"name": "sgd"}, "Did you mean 'optim.name' or 'optim.schedule.name'?"),
+        ({"epochs": 8}, "Did you mean '--epochs'?"),
+        ({"freeze": 8}, "--adapt=head trains only the head"),
+        ({"pooling": "gap"}, "Did you mean 'model.arguments.pooling'?"),
         ({"seed": "zero"}, "seed must be of type int. Received: seed='zero', of type str"),
         ({"seed": True}, "seed must be of type int"),
         ({"total_steps": 1.5}, "total_steps must be of type int"),
@@ -129,8 +137,8 @@ def test_fields_that_a_task_does_not_support_are_refused(task, fields, named):
 
 def test_fields_are_found_by_path():
     assert recipes.get(recipes.Recipe(), "optim.schedule.name") == "cosine"
-    with pytest.raises(ValueError, match="no field optim.schedule.nam. Did you mean 'optim.schedule.name'"):
-        recipes.get(recipes.Recipe(), "optim.schedule.nam")
+    with pytest.raises(ValueError, match="no field optim.schedule.nmae. Did you mean 'optim.schedule.name'"):
+        recipes.get(recipes.Recipe(), "optim.schedule.nmae")
     with pytest.raises(ValueError, match="no field seed.x. seed has no fields of its own"):
         recipes.get(recipes.Recipe(), "seed.x")
 

@@ -80,7 +80,8 @@ def test_every_choice_of_a_fine_tuning_reaches_the_recipe(monkeypatch, tmp_path,
     assert run == path == f"runs/{tmp_path.name}" and places == ("recipe", path)
     options.pop("show")("text")
     assert capsys.readouterr().out == "" and options == devices
-    assert keras_vit.fine_tune("photos", workdir=tmp_path) == str(tmp_path) and calls[-1][1]["show"] is print
+    assert keras_vit.fine_tune("photos", workdir=tmp_path, epochs=2) == str(tmp_path) and calls[-1][1]["show"] is print
+    assert calls[-2][0] == Choices("photos", epochs=2)
 
 
 @pytest.mark.parametrize(
