@@ -374,7 +374,7 @@ def test_unsupported_arguments_of_timm_are_refused(name, changes, tmp_path):
 
 
 @pytest.mark.slow
-def test_new_head_on_a_loaded_encoder(tmp_path):
+def test_loaded_encoder_gets_a_new_head(tmp_path):
     path = files.golden_path("hf_dinov2_registers")
     model = model_from_checkpoint(path, classes=3, pooling="token+gap")
     assert model.output_shape == (None, 3) and model.get_layer("head").kernel.shape == (64, 3)

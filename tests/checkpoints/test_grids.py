@@ -142,7 +142,7 @@ def test_grid_that_does_not_match_the_table_is_refused(tmp_path):
         model_from_checkpoint(path, grid=(3, 4))
 
 
-def test_one_entry_more_than_a_square_is_the_class_token_in_big_vision(tmp_path):
+def test_extra_position_entry_of_big_vision_is_the_class_token(tmp_path):
     tensors = dict(np.load(write(make((3, 3)), tmp_path, "google")))
     tensors["pos_embedding"] = tensors.pop("Transformer/posembed_input/pos_embedding")
     model = model_from_checkpoint(files.write_npz(tmp_path / "x.npz", tensors))

@@ -342,7 +342,7 @@ def test_members_with_paths_outside_the_archive_are_not_extracted(valid, no_code
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", ["Lambda", "TorchModuleWrapper", "TFSMLayer"])
-def test_safe_mode_applies_in_a_process_that_disabled_it(layer, valid, tmp_path):
+def test_safe_mode_applies_even_if_the_process_disabled_it(layer, valid, tmp_path):
     path = tmp_path / "model.keras"
     rewrite(valid / "dense.keras", path, **CRAFTED[layer][1])
     errors = []

@@ -55,7 +55,7 @@ def test_every_method_keeps_constants(method, old, new):
     np.testing.assert_allclose(matrix.sum(axis=1), 1.0, rtol=1e-12)  # double precision
 
 
-def test_bilinear_of_pixel_centres():
+def test_bilinear_resizing_uses_pixel_centers():
     np.testing.assert_allclose(
         interpolation_matrix(4, 2, "bilinear", np), [[1, 0], [0.75, 0.25], [0.25, 0.75], [0, 1]], rtol=1e-12
     )

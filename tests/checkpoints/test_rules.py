@@ -65,7 +65,7 @@ def test_stated_sizes_are_positive_integers_or_pairs():
         assert position_grid.stated_size(value) is None
 
 
-def test_square_numbers():
+def test_square_numbers_are_recognized():
     found = [count for count in range(-1, 18) if position_grid.is_square(count)]
     assert found == [1, 4, 9, 16]
     large = (10**17 + 1) ** 2  # whose root is not a floating-point number

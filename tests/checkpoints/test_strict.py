@@ -123,7 +123,7 @@ def test_channels_that_cannot_be_adapted_leave_the_model_unchanged():
 
 
 @pytest.mark.slow
-def test_bit_and_vit_are_told_apart():
+def test_bit_and_vit_files_are_distinguished():
     with pytest.raises(ValueError, match="contains a BiT ResNet"):
         load_checkpoint(keras_vit.VisionTransformer(**SIZES), files.golden_path("bit_big_vision"))
     with pytest.raises(ValueError, match="contains a Vision Transformer"):
@@ -174,7 +174,7 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     assert [item.name for item in tmp_path.iterdir()] == ["model.npz"] and path.read_bytes() == b"what was there"
 
 
-def test_wrong_arguments_of_saving(tmp_path):
+def test_wrong_arguments_of_saving_are_refused(tmp_path):
     model = files.golden_model("vit_gap")
     with pytest.raises(ValueError, match="Did you mean 'google'"):
         save_checkpoint(model, tmp_path / "x", format="gogle")
@@ -290,7 +290,7 @@ def test_attention_heads_are_64_wide_by_default(project, width, heads, tmp_path)
 
 
 @pytest.mark.slow
-def test_position_entries_of_timm_s_tokens_are_added_to_them(tmp_path):
+def test_position_embeddings_of_timm_tokens_are_added_to_the_tokens(tmp_path):
     """The golden file has entries for patches only. With entries, and tokens that are smaller by them, it is the same.
 
     timm/models/vision_transformer.py, _pos_embed: without `no_embed_class` the table is added to all tokens.

@@ -172,7 +172,7 @@ def test_model_wrapped_in_a_module_is_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_new_head_and_another_image_size():
+def test_file_loads_with_a_new_head_and_another_image_size():
     name = "vit_pytorch_cls"
     model = model_from_checkpoint(path_of(name), num_heads=3, image_size=48, classes=7)
     assert model.output_shape == (None, 7) and model.config.grid == (6, 6)

@@ -160,7 +160,7 @@ def test_train_step_compiles_for_every_tpu_generation(structure, target, monkeyp
 
 @pytest.mark.tpu
 @pytest.mark.parametrize(("fsdp", "slices"), [(False, 1), (True, 1), (True, 2)])
-def test_the_program_on_the_jax_backend(fsdp, slices):
+def test_program_compiles_a_jax_step(fsdp, slices):
     command = [sys.executable, "-m", "tools.compile_plan", "--config=digits", "--target=v5e-8", "--json"]
     command += [
         "--nosearch",

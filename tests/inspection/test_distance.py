@@ -77,7 +77,7 @@ def test_distance_is_the_same_for_arrays_lists_and_generators(batch_size):
 
 
 @pytest.mark.slow
-def test_images_of_several_sizes():
+def test_distance_is_averaged_over_images_of_several_sizes():
     model = uniform(image_size=None)
     images = [small.images(1)[0], small.images(1, size=(16, 16))[0]]
     expected = (mean_distance(4, 3, 8, 8) + mean_distance(2, 2, 8, 8)) / 2

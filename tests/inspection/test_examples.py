@@ -40,7 +40,7 @@ def test_examples_without_labels_are_evenly_spaced():
         ([0, 0, 0], 0, ("none", False)),
     ],
 )
-def test_the_true_classes_and_whether_the_prediction_is_one_of_them(label, best, truth):
+def test_example_states_true_classes_and_correctness(label, best, truth):
     label = np.array(label) if isinstance(label, list) else label
     assert cards._truth(label, best, ("cat", "dog", "bird")) == truth
 

@@ -89,7 +89,7 @@ def test_stop_request_has_its_own_exit_code(whole, tmp_path):
     assert list((tmp_path / "checkpoints").glob("ckpt-*.json"))
 
 
-def test_a_stop_request_before_the_first_step(tmp_path):
+def test_stop_request_before_the_first_step_exits_with_code_75(tmp_path):
     process = small_runs.start(tmp_path)
     while "to train on" not in (line := process.stdout.readline()) and line:
         pass

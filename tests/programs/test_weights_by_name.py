@@ -73,12 +73,12 @@ def test_training_pixels_are_normalized_like_those_of_the_user(workspace, caplog
     assert not line.endswith("(given)")
 
 
-def test_other_weights_of_a_recipe(workspace):
+def test_weights_flag_replaces_the_weights_of_a_recipe(workspace):
     output = run("train.plan", "folder:photos", "--weights=hf:a/b", "--model=ViT_S16", "--image_size=32", "--json")
     assert json.loads(output[output.index("{") :])["image_size"] == 32
 
 
-def test_programs_for_trained_models(workspace):
+def test_programs_for_trained_models_accept_hub_names(workspace):
     card = keras_vit.open_predictor("hf:a/b").card
     assert (card.preprocess, card.class_names, card.weights) == (PP, CLASSES, PINNED)
     photo = next((workspace / "photos" / "cat").iterdir())

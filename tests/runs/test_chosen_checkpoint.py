@@ -94,7 +94,7 @@ def test_unknown_checkpoints_are_refused(run, tmp_path):
         load_run(directory, checkpoint="best")
 
 
-def test_the_newest_intact_checkpoint_of_several(tmp_path):
+def test_newest_intact_best_checkpoint_is_loaded(tmp_path):
     """A process that was killed may leave two best checkpoints."""
     best = tmp_path / "best"
     best.mkdir()

@@ -298,7 +298,7 @@ def test_refusals_are_not_retried(running):
 
 
 @pytest.mark.slow
-def test_a_thousand_concurrent_requests(running, images, expected):
+def test_thousand_concurrent_requests_get_their_own_predictions(running, images, expected):
     def ask(number):
         index = number % len(images)
         with tf_serving.Client(running, "pets", timeout=120) as asking:

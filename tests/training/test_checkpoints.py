@@ -160,7 +160,7 @@ def test_saving_a_step_twice_writes_once(tmp_path):
     assert os.stat(data_file(tmp_path, 10)).st_mtime_ns == before
 
 
-def test_a_step_that_is_evaluated_later_has_its_best_score(tmp_path):
+def test_step_evaluated_after_a_resume_updates_its_best_score(tmp_path):
     """A signal interrupted its evaluation, which the resumed run repeats."""
     store = saved(tmp_path, [10])
     evaluated = arrays(10) | {"model/a/kernel": np.full([1000], 0.5, np.float32)}

@@ -96,7 +96,7 @@ def test_remaining_time_excludes_the_compiling_call():
     assert speed.seconds_for(10) == pytest.approx(0.7 * 5 + 0.3 * 15)
 
 
-def test_one_trace_whatever_the_number_of_steps(whole):
+def test_step_is_traced_once_for_any_number_of_steps(whole):
     assert whole.loop.run_steps.compiled.experimental_get_tracing_count() == 1
     assert whole.validation.evaluate.compiled.experimental_get_tracing_count() == 1
 
@@ -464,7 +464,7 @@ def terminated(call):
     return terminate
 
 
-def test_before_the_end_of_the_first_step_there_is_nothing_to_save(tmp_path, monkeypatch):
+def test_signal_before_the_end_of_the_first_step_saves_nothing(tmp_path, monkeypatch):
     trainer = toy.Trainer(tmp_path, toy.recipe())
     monkeypatch.setattr(trainer.loop, "run_steps", terminated(trainer.loop.run_steps))
     with pytest.raises(signals.Stopped, match="SIGTERM. Nothing is lost") as caught:

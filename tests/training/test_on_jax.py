@@ -318,7 +318,7 @@ def test_frozen_weights_and_layer_decay_apply(on_one):
         assert (f"optimizer/first_moment/{path}" in values) != frozen
 
 
-def test_bfloat16_computes_in_half_and_stores_in_full():
+def test_mixed_bfloat16_computes_in_bfloat16_and_stores_float32():
     _, expected = train(recipe(), devices(2), steps=1)
     half, metrics = train(
         recipe(precision="mixed_bfloat16", optim={"momentum_dtype": "bfloat16"}),

@@ -67,7 +67,7 @@ def test_listed_weights_are_unique_and_have_a_model():
         zoo.list_weights("VIT-B/16")
 
 
-def test_encoders_of_the_hub():
+def test_hub_encoders_have_url_license_and_resolution():
     entry = zoo.find("ViT-B/14", "dinov2-registers")
     assert entry.url == "https://huggingface.co/facebook/dinov2-with-registers-base"
     assert (entry.classes, entry.resolution, entry.license) == (None, 518, "Apache-2.0")
@@ -77,7 +77,7 @@ def test_encoders_of_the_hub():
 
 
 @pytest.mark.slow
-def test_a_constructor_with_an_encoder_of_the_hub(tmp_path, monkeypatch):
+def test_constructor_loads_an_encoder_of_the_hub(tmp_path, monkeypatch):
     arguments = {"layer_scale": 1.0, "activation": "gelu", "image_size": 28, "include_top": False}
     source = tiny.randomize(applications.create_model("ViT-S/14", **arguments))
     source.input_normalization = IMAGENET
@@ -131,7 +131,7 @@ def test_padding_other_than_in_training_is_reported(tmp_path, monkeypatch, caplo
         load_checkpoint(models.BiTResNet(**arguments), "BiT-R50x1:bit-m")
 
 
-def test_paths_are_taken_as_they_are(tmp_path):
+def test_existing_paths_are_returned_unchanged(tmp_path):
     path = place(tmp_path, "mine.npz")
     assert zoo.resolve(path, "ViT-B/16") == path
     with pytest.raises(FileNotFoundError, match="yours.npz"):
