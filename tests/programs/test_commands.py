@@ -152,7 +152,7 @@ MISTAKES = [  # the arguments, and a part of the message
 
 
 @pytest.mark.slow
-def test_mistakes_are_told_without_tensorflow_and_keras(tmp_path):
+def test_mistakes_are_reported_without_importing_tensorflow_and_keras(tmp_path):
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", rate=1e-4, finished=False)
     right = [["runs", str(tmp_path)], ["runs", str(tmp_path), "--compare"], ["models", "ViT_S14:dinov2"]]

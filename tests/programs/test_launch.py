@@ -77,7 +77,7 @@ def launch(*arguments):
         (["digits", "--target=slurm", "--submit"], ["--submit", "'sbatch'"]),
     ],
 )
-def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, monkeypatch):
+def test_wrong_flags_print_one_line_and_write_nothing(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
     code, output = launch(*arguments)
@@ -137,7 +137,7 @@ def test_gpus_and_tpus_train_on_jax(variable, arguments, backend, tmp_path, monk
     assert ("NCCL_DEBUG" in text) == ("--gpus=8" in arguments) and "jax-cache" in text or backend == "tensorflow"
 
 
-def test_jax_that_is_missing_is_told_before_the_script_is_written(tmp_path, monkeypatch):
+def test_missing_jax_is_reported_before_the_script_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KERAS_BACKEND")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

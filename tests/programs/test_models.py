@@ -34,7 +34,7 @@ def test_the_files_of_a_model_follow_its_rows():
     assert all(row["path"] is None and row["GFLOPs"] and row["url"] for row in rows)
 
 
-def test_a_file_is_put_by_hand_and_verified(tmp_path, monkeypatch):
+def test_manually_placed_file_is_verified(tmp_path, monkeypatch):
     _, (row,) = facts("ViT_B16:augreg")
     place = pathlib.Path(row["by_hand"].removeprefix("the file to "))
     place.parent.mkdir(parents=True)
@@ -52,7 +52,7 @@ def test_a_file_is_put_by_hand_and_verified(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_model_of_the_hub(local_hub, tmp_path):  # noqa: F811
+def test_weights_of_a_hub_model_are_downloaded(local_hub, tmp_path):  # noqa: F811
     folder = save_checkpoint(tiny.model(num_layers=1), tmp_path / "model", format="huggingface")
     local_hub.repositories["a/b"] = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
     code, (row,) = facts("hf:a/b", "--verify")
