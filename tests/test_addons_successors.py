@@ -1,4 +1,4 @@
-"""Results of the last release of TensorFlow Addons, reproduced by its successors in `docs/migration/tensorflow_addons.md`."""
+"""Results of TensorFlow Addons 0.23, reproduced by its successors in `docs/migration/tensorflow_addons.md`."""
 
 import pathlib
 import re
@@ -28,7 +28,7 @@ def documented():
     )
     names = {"__name__": "documented"}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(block, "docs/migration/tensorflow_addons.md", "exec"), names)
+        exec(compile(block, str(document), "exec"), names)
     return names
 
 

@@ -32,9 +32,8 @@ def test_every_page_is_reachable():
 
 
 def test_every_page_is_in_the_navigation():
-    listed = re.findall(
-        r"^ +- (?:\w+: )?(\S+\.md)$", (pages.ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    text = (pages.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^ +- (?:\w+: )?(\S+\.md)$", text, re.MULTILINE)
     docs = [page for page in pages.PAGES if page.is_relative_to(pages.ROOT / "docs")]
     missing = [page for page in docs if page.relative_to(pages.ROOT / "docs").as_posix() not in listed]
     assert not missing and len(listed) == len(set(listed))
