@@ -23,9 +23,8 @@ def addons():
 @pytest.fixture(scope="module")
 def documented():
     """Names that the Python blocks of the document define."""
-    text = (
-        pathlib.Path(__file__).parent.parent.joinpath("docs/migration/tensorflow_addons.md").read_text(encoding="utf-8")
-    )
+    document = pathlib.Path(__file__).parent.parent / "docs" / "migration" / "tensorflow_addons.md"
+    text = document.read_text(encoding="utf-8")
     names = {"__name__": "documented"}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(block, str(document), "exec"), names)
