@@ -1,4 +1,4 @@
-"""TensorFlow Datasets, with a small data set that is made on the spot."""
+"""TensorFlow Datasets, with a small data set that the tests create."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ CLASSES = ("cat", "dog", "eel")
 
 
 class Numbered(tfds.core.GeneratorBasedBuilder):
-    """Picture number i has only the value i."""
+    """Image number i has only the value i."""
 
     VERSION = tfds.core.Version("1.0.0")
 

@@ -26,11 +26,11 @@ def contents(root):
     return {file: (root / file).read_text(encoding="utf-8") for file in FILES}
 
 
-def test_the_files_have_the_address_of_the_package(copy):
+def test_files_contain_the_url_of_the_package(copy):
     assert repository.write(copy, REPOSITORY) == []
 
 
-def test_another_address_takes_the_place_of_the_first(copy):
+def test_another_url_replaces_the_first(copy):
     before = contents(copy)
     assert repository.write(copy, ADDRESS) == FILES
     assert all(ADDRESS in text for text in contents(copy).values())
@@ -41,7 +41,7 @@ def test_another_address_takes_the_place_of_the_first(copy):
 
 
 @pytest.mark.slow
-def test_no_other_address_is_typed():
+def test_files_contain_no_other_url_of_the_project():
     """Links to this project, under whatever owner, and the address itself."""
     tracked = subprocess.run(
         ["git", "ls-files", "-z"], cwd=pages.ROOT, capture_output=True, text=True, check=True

@@ -22,7 +22,7 @@ def test_the_glossary_is_read():
 
 
 @pytest.mark.parametrize("page", [page for page in pages.PAGES if page != GLOSSARY], ids=pages.name_of)
-def test_words(page):
+def test_pages_use_the_words_of_the_glossary(page):
     found = []
     for number, line in enumerate(pages.prose(page.read_text(encoding="utf-8")).splitlines(), 1):
         for word, better in avoided().items():
@@ -32,5 +32,5 @@ def test_words(page):
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)
-def test_no_marks_of_a_merge(page):
+def test_pages_contain_no_merge_conflict_markers(page):
     assert not re.search(r"^(<{7}|>{7}) ", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Classes of data are those of the model by their names, whatever their order, number and form."""
+"""Classes of the data are matched to those of the model by name, in any order, number and Unicode form."""
 
 import unicodedata
 
@@ -15,7 +15,7 @@ KNOWN = ("apple", "kiwi", "plum")
 
 
 def measured(names, known=KNOWN, truth=None, evaluator="classification", card=None, **changes):
-    """The result on two images of each class, where the model's answers are right if it has the class.
+    """The result on two images of each class, where the model's predictions are right if it has the class.
 
     `truth` are the names that the model has for the classes of the data, if they are not equal.
     """
@@ -33,7 +33,7 @@ def measured(names, known=KNOWN, truth=None, evaluator="classification", card=No
 @pytest.mark.parametrize(
     ("names", "truth", "examples"),
     [
-        (("kiwi", "plum", "zucchini"), None, [0, 3, 2]),  # by number, a third was right
+        (("kiwi", "plum", "zucchini"), None, [0, 3, 2]),  # compared by number, a third was right
         (("plum", "kiwi", "apple"), None, [2, 2, 3]),
         (("kiwi", "plum"), None, [0, 3, 2]),
         (("plum",), None, [0, 0, 3]),

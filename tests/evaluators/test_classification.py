@@ -121,7 +121,7 @@ def test_calibration_error_of_a_perfectly_calibrated_model_is_zero():
 
 
 def test_equal_scores_share_a_rank_as_in_scikit_learn():
-    """A model that answers the same for every image has the precision of chance, in any order of the images."""
+    """A model with the same prediction for every image has the precision of chance, in any order of the images."""
     scores, targets = np.zeros((4, 1)), np.array([[True], [False], [False], [False]])
     assert metrics.mean_average_precision(scores, targets) == metrics.mean_average_precision(scores, targets[::-1])
     sklearn, rng = pytest.importorskip("sklearn.metrics"), np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Pre-training without labels: golden losses and gradients, and which patches are hidden."""
+"""Pre-training without labels: golden losses and gradients, and the selection of masked patches."""
 
 import functools
 import json
@@ -110,7 +110,7 @@ def test_training_matches_the_reference(way, on_devices):
 
 
 def test_explained_variance_computed_by_hand():
-    """1 where the prediction is right, 0 where it is the mean of the removed pixels."""
+    """1 where the prediction is right, 0 where it is the mean of the masked pixels."""
     task = tasks.bind(recipe("mae(normalize_pixels=False, mask_ratio=0.5)"))
     images = np.random.default_rng(0).normal(size=(3, 8, 8, 3)).astype("float32")
     order = np.array([[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]], np.int32)
@@ -196,7 +196,7 @@ def test_color_classes_round_trip():
     assert int(patches.color_classes(ops.ones((1, 3)))[0]) == 511
 
 
-# Which patches are hidden
+# Selection of masked patches
 
 
 def test_orders_are_permutations_of_the_seed_and_the_step():
@@ -244,7 +244,7 @@ def test_rows_do_not_depend_on_the_number_of_workers():
     np.testing.assert_array_equal(batches(start=3)[0], whole[1])
 
 
-# Images to look at
+# Example images
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_example_images_show_reconstructions(task, seen, channels):
         assert np.abs(found - means)[batch["corrupted"]].max() <= 0.5 * 256 / 8 + 1
 
 
-# Mistakes
+# Wrong arguments
 
 
 @pytest.mark.parametrize(

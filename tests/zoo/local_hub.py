@@ -1,4 +1,4 @@
-"""A Hugging Face hub on this machine, which speaks as much of its protocol as `huggingface_hub` needs."""
+"""A Hugging Face hub on this machine, with the part of its protocol that `huggingface_hub` needs."""
 
 import contextlib
 import hashlib
@@ -17,17 +17,17 @@ class LocalHub:
     """Repositories by name, as {file name: content}.
 
     Attributes:
-        address: Value for `HF_ENDPOINT`.
+        url: Value for `HF_ENDPOINT`.
         sent: Names of the files that were sent.
         listed: Revisions whose files were listed.
         gated: Names of the repositories whose license nobody has accepted.
         cut: Number of bytes after which the connection breaks; None for whole files.
-        lies: Names of files that are sent with another last bit than their hash states.
+        corrupted: Names of files that are sent with another last bit than their hash states.
     """
 
     def __init__(self):
-        self.repositories, self.sent, self.listed, self.gated, self.lies, self.cut = {}, [], [], set(), set(), None
-        self.address = ""
+        self.repositories, self.sent, self.listed, self.gated, self.corrupted, self.cut = {}, [], [], set(), set(), None
+        self.url = ""
 
     def answer(self, handler):
         path = handler.path.partition("?")[0]
@@ -56,7 +56,7 @@ class LocalHub:
         handler.end_headers()
         if handler.command == "GET":
             self.sent += [file] if file else []
-            content = content[:-1] + bytes([content[-1] ^ 1]) if file in self.lies else content
+            content = content[:-1] + bytes([content[-1] ^ 1]) if file in self.corrupted else content
             handler.wfile.write(content[: self.cut] if file and file.endswith(".safetensors") else content)
 
     def refuse(self, handler, status, code):
@@ -91,7 +91,7 @@ def serving():
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        hub.address = f"http://127.0.0.1:{server.server_port}"
+        hub.url = f"http://127.0.0.1:{server.server_port}"
         yield hub
         server.shutdown()
 
@@ -107,6 +107,6 @@ def local_hub(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)  # not in 0.30
     hub.fetch.cache_clear()
     with serving() as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.address)
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
         yield running
     hub.fetch.cache_clear()
