@@ -78,9 +78,26 @@ def test_data_in_a_bucket(store):  # noqa: F811
     for _ in range(2):  # complete files are kept
         arguments = ("folder:s3://bucket/images", "--splits=test", "--output=s3://bucket/records", "--shards=2")
         assert run_program("train.make_tfrecords", *arguments)[0] == 0
-    assert sum(line.startswith("put bucket/records/test-0") for line in store.log) == 2
+    records = [f"bucket/records/test-0000{number}-of-00002" for number in range(2)]
+    assert all(store.log.count(f"put {record}") == 1 for record in records)
+    store.machine("second")
+    store.log.clear()
     for spec in ("tfrecord:s3://bucket/records", "tfrecord:s3://bucket/records/test-*"):
         assert len(list(data.open_source(spec, "test").examples())) == 20
+        source = data.open_source(spec, "test[11:12]")
+        store.log.clear()
+        next(source.examples())
+        (line,) = store.log  # only this record is read
+        assert line.startswith(f"cat {records[1]} ") and int(line.rpartition(":")[2]) < source._positions[0][-1] + 1
+    assert not any(f"get {record}" in store.log for record in records)
+    for record in records:
+        (store.root / f"{record}.idx").unlink()
+    assert len(list(data.open_source(spec, "test").examples())) == 20
+    assert run_program("train.make_tfrecords", "--index_only", "--output=s3://bucket/records")[0] == 0
+    store.machine("third")
+    store.log.clear()
+    assert len(list(data.open_source(spec, "test").examples())) == 20
+    assert not any(f"get {record}" in store.log for record in records)
 
 
 def run_on_store():
