@@ -253,16 +253,20 @@ def test_the_programs_on_ray_read_tar_and_parquet_files_lists_and_addresses(clus
     with tarfile.open("a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
         tar.add("photos/0.jpg", "0.jpg")
         tar.add("photos/2.jpg", "2.jpg")
+    content = pathlib.Path("a.tar").read_bytes()
+    pathlib.Path("cut.tar").write_bytes(content[: content.index(b"no image")])
     image = [{"bytes": (photos / "1.jpg").read_bytes(), "path": "one.jpg"}]
     pyarrow.parquet.write_table(pyarrow.table({"image": image}), "b.parquet")
     pathlib.Path("list.txt").write_text("photos/3.jpg\nphotos/missing.jpg\n")
     flags_ = [f"--model={model}", "--preprocess=value_range(-1, 1)", "--engine=ray", "--top_k=1", "--output=table"]
-    given = ["a.tar", "b.parquet", "list.txt", f"file://{photos}/4.jpg"]
+    given = ["cut.tar", "a.tar", "b.parquet", "list.txt", f"file://{photos}/4.jpg"]
     assert call("train.predict", *flags_, *given) == 1
     found = {row["path"]: row for row in rows("table")}
     here = f"{photos.parent}/"
     names = [f"{here}a.tar/0.jpg", f"{here}a.tar/2.jpg", "one.jpg", f"{here}photos/3.jpg", f"{here}photos/missing.jpg"]
-    assert sorted(found) == sorted([*names, f"file://{photos}/4.jpg"])
+    cut = [f"{here}cut.tar", f"{here}cut.tar/0.jpg"]
+    assert sorted(found) == sorted([*names, f"file://{photos}/4.jpg", *cut])
+    assert [bool(found[name]["error"]) for name in cut] == [True, False]
     assert "not a readable image" in found[names[1]]["error"] and "No such file" in found[names[4]]["error"]
     expected = keras_vit.open_predictor(model, preprocess="value_range(-1, 1)").predict("photos/3.jpg")
     assert found[names[3]]["label"] == str(expected.argmax())
