@@ -77,9 +77,8 @@ class ObjectStore(AbstractFileSystem):
         shutil.copyfile(self._path(rpath), lpath)
         self.log.append(f"get {self._strip_protocol(rpath)}")
 
-    def cat_file(self, path, start=None, end=None, **options):
-        self.log.append(f"cat {self._strip_protocol(path)} {start}:{end}")
-        return self._path(path).read_bytes()[start:end]
+    def cat_file(self, path, **options):
+        return self._path(path).read_bytes()
 
     def _open(self, path, mode="rb", **options):
         return open(self._path(path), mode)

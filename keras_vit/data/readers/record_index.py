@@ -113,6 +113,7 @@ class IndexedRecordSource(RandomRecordSource):
         self._paths = [_local(item.path) for item in slices]
         self._in_bucket = [os.path.getsize(path) for path in self._paths] != sizes  # the local copies are empty
         if self._in_bucket:
+            storage.check_parts()
             self._paths = list(map(file_io.shown, self._paths))
         self.described = [
             f"index of {os.path.basename(item.path)} {size} {item.skip} {item.take}"
