@@ -43,15 +43,10 @@ with cli.imports(__name__):
 @cli.published("output")
 def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
-    if not options.output or bool(given) == options.index_only:
+    if options.output and options.index_only and not given:
+        return write_indices(options.output)
+    if not given or not options.output or options.index_only:
         raise ValueError("A data set, such as folder:images, and --output are needed; or --index_only and --output.")
-    if options.index_only:
-        files, _ = tfrecord.record_files_of(options.output)
-        paths = [path for of_split in files.values() for path in of_split]
-        for _ in track(in_parallel(record_index.write, paths), "Writing indices", len(paths), "files"):
-            pass
-        logging.info("Done. %d files in %s have an index", len(paths), options.output)
-        return 0
     splits = options.splits or [name for name in data.split_sizes(given) if name != "all"]
     for split in splits:
         source = data.open_source(given, split=split)
@@ -67,6 +62,15 @@ def main(argv: Sequence[str]) -> int:
         if log.reasons:
             logging.warning("Left out %d images of %s that cannot be read", len(log.reasons), split)
     logging.info("Done. Open the data set as tfrecord:%s", options.output)
+    return 0
+
+
+def write_indices(folder: str) -> int:
+    files, _ = tfrecord.record_files_of(folder)
+    paths = [path for of_split in files.values() for path in of_split]
+    for _ in track(in_parallel(record_index.write, paths), "Writing indices", len(paths), "files"):
+        pass
+    logging.info("Done. %d files in %s have an index", len(paths), folder)
     return 0
 
 

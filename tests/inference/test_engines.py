@@ -103,7 +103,7 @@ def test_shards_are_disjoint_and_complete():
 
 def test_the_slurm_script_of_the_page(tmp_path, monkeypatch):
     """The tasks have the shards of all images. A task at its time limit is queued again, and a finished one is not."""
-    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (script,) = re.findall(r"```shell\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     first, last = map(int, re.search(r"--array=(\d+)-(\d+)", script).groups())
     shards = re.search(r'--shard="\$shard/(\d+)"', script)[1]
     assert first == 0 and last == int(shards) - 1 and len(script.splitlines()) <= 13

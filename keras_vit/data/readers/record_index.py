@@ -132,7 +132,7 @@ class IndexedRecordSource(RandomRecordSource):
         return [tar.content(path, start, stop - start) for path, start, stop in parts]
 
     def origin(self, index: int) -> str:
-        ((item, number),) = self._places(self._numbers[[index]])
+        ((item, number),) = self._places([int(self._numbers[index])])
         return f"record {self._slices[item].skip + number} of {self._slices[item].path}"
 
 
