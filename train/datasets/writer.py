@@ -104,7 +104,7 @@ def _write_file(
     """Write a file and return its number of records. Without a log, an image that cannot be decoded is an error."""
     count = 0
     with file_io.atomic_file(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
-        records = in_parallel(lambda named: _record(source, *named, resize=resize), items)
+        records = in_parallel(lambda named: _record(source, named[0], named[1], resize), items)
         for done, (origin, record, problem) in enumerate(records, 1):
             if problem:
                 errors.skip(origin, problem, log)
