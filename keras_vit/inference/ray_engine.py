@@ -72,9 +72,16 @@ class RayPredictor:
         found: dict[str, Any] = {name: [row[name] for row in rows] for name in self.columns}
         if self.features:  # NaN for unreadable images
             width = next((len(row) for row in found["features"] if row is not None), 0)
-            unreadable = np.full(width, np.nan, np.float32)
+            unreadable = np.full(width or self._width, np.nan, np.float32)
             found["features"] = np.array([unreadable if row is None else row for row in found["features"]], np.float32)
         return found
+
+    @functools.cached_property
+    def _width(self) -> int:
+        """Number of features of an image."""
+        card = self.predictor.card
+        blank = np.zeros((1, *card.image_shape), "uint8" if card.input == "uint8" else "float32")
+        return self.predictor.features(blank).shape[-1]
 
     def rows(self, images: Iterator[NamedImage]) -> Iterator[tables.Row]:
         """Yield the row of each image."""
@@ -229,19 +236,36 @@ def _images(paths: Iterable[str], temporary: str) -> Iterator[NamedImage]:
     for path in paths:
         files, place = _located(path)
         if path.endswith(".tar"):
-            from keras_vit.data.readers import tar  # imports TensorFlow
-
             local = path
             if file_io.is_remote(path):
                 local = os.path.join(temporary, "images.tar")
                 file_io.import_pyarrow().fs.copy_files(path, local)
-            for member in tar.members(local):
-                if member.name.lower().endswith(image_files.EXTENSIONS):
-                    yield NamedImage(f"{path}/{member.name}", member.read)
+            yield from _readable(path, _of_tar(path, local))
         elif path.endswith(".parquet"):
-            yield from _of_parquet(path, files.open_input_file(place))
+            yield from _readable(path, _of_parquet(path, files.open_input_file(place)))
         else:
             yield NamedImage(path, functools.partial(_read, files, place))
+
+
+def _readable(path: str, images: Iterator[NamedImage]) -> Iterator[NamedImage]:
+    """Yield the images in a file up to the place where it is damaged, then an image with the error."""
+    try:
+        yield from images
+    except (ValueError, OSError) as error:
+        problem = OSError(str(error))
+
+        def read() -> bytes:
+            raise problem
+
+        yield NamedImage(path, read)
+
+
+def _of_tar(path: str, local: str) -> Iterator[NamedImage]:
+    from keras_vit.data.readers import tar  # imports TensorFlow
+
+    for member in tar.members(local):
+        if member.name.lower().endswith(image_files.EXTENSIONS):
+            yield NamedImage(f"{path}/{member.name}", member.read)
 
 
 def _read(files: Any, place: str) -> bytes:

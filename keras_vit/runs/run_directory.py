@@ -10,6 +10,7 @@ DIR/model.keras      the model with the weights of the best evaluation, or their
                      weights; with the last weights if nothing was evaluated during the training
 DIR/adapter/         LoRA factors and head in peft's format, for a run with adapt=lora(...)
 DIR/restarts.json    numbers of the starts, if a supervisor sets them (`runs/restarts.py`)
+DIR/starts/          the same for each pod of a Kubernetes Job
 DIR/report.png       learning curves, and some test images with their predictions
 """
 

@@ -212,9 +212,9 @@ def joint_sha256(paths: Iterable[str]) -> str:
     return next(iter(hashes.values())) if len(hashes) == 1 else hashlib.sha256(repr(hashes).encode()).hexdigest()
 
 
-def import_pyarrow() -> Any:
-    """Import PyArrow, which Parquet files require."""
-    with extras.needed("parquet", "Parquet files need PyArrow"):
+def import_pyarrow(extra: str = "parquet", text: str = "Parquet files need PyArrow") -> Any:
+    """Import PyArrow. The error names an extra and states what requires it."""
+    with extras.needed(extra, text):
         import pyarrow.fs
         import pyarrow.parquet
     return pyarrow

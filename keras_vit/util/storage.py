@@ -7,10 +7,12 @@ upload failed, are uploaded. If both changed, the files that changed here are mo
 
 `publish` uploads the changed files, and then deletes the removed files. Each object appears as a whole, the manifest of
 a checkpoint follows its arrays, and old checkpoints are deleted last. A process that writes to an address owns it
-(`bucket_lease.py`).
+(`bucket_lease.py`). Readers of TFRecord files with indices read parts of objects, without a copy.
 """
 
+import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -18,7 +20,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import filelock
@@ -33,10 +35,12 @@ _PUBLIC = ("gs://vit_models/", "gs://bit_models/")  # weights that `keras_vit.zo
 _IDENTITY = ("size", "ETag", "etag", "generation", "LastModified", "updated", "created", "mtime", "ino")
 _EVERY = 60  # seconds between uploads of a growing output
 _PARALLEL = 4  # number of simultaneous uploads
+_READERS = 64  # threads that read parts of objects
 _LAST = "saved_model.pb"  # without it, a folder is not a SavedModel
 _PARTS = ".parts"  # extension of the folder with the finished parts of a file
 _LARGE = re.compile(r"(^|/)(checkpoints|tensorboard)/")  # files of a run that its final model does not need
-_SMALL = re.compile(rf"\.jsonl?$|{re.escape(_PARTS)}/")  # files that programs need even if they only list or add files
+# Files that programs need even if they only list or add files: JSON, indices of TFRecord files, and parts.
+_SMALL = re.compile(rf"\.(jsonl?|idx)$|{re.escape(_PARTS)}/")
 
 _published: dict[str, "_Copy"] = {}  # by local path
 
@@ -52,7 +56,8 @@ def fetched(
     """Return a local path unchanged. For an address, update the local copy and return its path.
 
     Files that are not needed are empty in the copy. Without `checkpoint`, the files in `checkpoints/` and
-    `tensorboard/` are empty, because `model.keras` suffices. With `small`, all files except JSON files are empty.
+    `tensorboard/` are empty, because `model.keras` suffices. With `small`, all files except JSON files and indices are
+    empty.
     """
     path = os.fspath(path)
     if not is_address(path):
@@ -68,7 +73,7 @@ def fetched(
 def written(path: str, flag: str = "--output", small: bool = False, writes: bool = True) -> Iterator[str]:
     """Yield a local path unchanged. For an address, yield the path of a local copy and publish the copy at the end.
 
-    With `small`, all files except JSON files are empty in the copy and do not change in the bucket. With
+    With `small`, all files except JSON files and indices are empty in the copy and do not change in the bucket. With
     `writes=False`, the copy is only for reading, and is created after the chief, another process, has become the owner
     of the address. Messages name `flag`, the flag that sets the path.
     """
@@ -110,6 +115,60 @@ def publish(path: str, growing: bool = False) -> None:
             copy.due = time.monotonic() + _EVERY
 
 
+def size(address: str) -> int:
+    """Return the size of an object in bytes."""
+    with reaching(address):
+        return _file_system(address).size(_place(address))
+
+
+def opened(address: str) -> Any:
+    """Open an object for reading. It is read in large blocks."""
+    with reaching(address):
+        return _file_system(address).open(_place(address), "rb")
+
+
+def read_parts(parts: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    """Return parts of objects, in parallel. A part has an address, its first byte, and the byte after its last byte.
+
+    PyArrow reads them outside of Python, where fsspec would take a millisecond of Python's time for each part.
+    """
+    with reaching(parts[0][0]):
+        return list(_readers().map(lambda part: _object(part[0]).read_at(part[2] - part[1], part[1]), parts))
+
+
+def check_parts() -> None:
+    """Raise an ImportError if the package that reads parts of objects is missing."""
+    file_io.import_pyarrow("buckets", "Reading parts of objects in buckets needs PyArrow")
+
+
+@functools.cache
+def _readers() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(_READERS, thread_name_prefix="objects")
+
+
+@functools.cache
+def _object(address: str) -> Any:
+    return _bucket("/".join(address.split("/")[:3])).open_input_file(_place(address))
+
+
+@functools.cache
+def _bucket(address: str) -> Any:
+    return file_io.import_pyarrow().fs.FileSystem.from_uri(address)[0]
+
+
+def _file_system(address: str) -> Any:
+    scheme = address.partition("://")[0]
+    with extras.needed("buckets", f"Addresses such as {address} need fsspec and {SCHEMES[scheme]}"):
+        import fsspec
+
+        with reaching(address):
+            return fsspec.filesystem(scheme)
+
+
+def _place(address: str) -> str:
+    return address.partition("://")[2]
+
+
 class _Copy:
     """Local copy of a folder or an object.
 
@@ -123,11 +182,7 @@ class _Copy:
         parts = place.split("/")
         if len(parts) < 2 or any(part in ("", ".", "..") for part in parts):
             raise ValueError(f"Expected an address such as {scheme}://BUCKET/NAME. Received: {address!r}.")
-        with extras.needed("buckets", f"Addresses such as {address} need fsspec and {SCHEMES[scheme]}"):
-            import fsspec
-
-            with reaching(address):
-                self.files = fsspec.filesystem(scheme)
+        self.files = _file_system(address)
         self.address, self.name, self.folder = f"{scheme}://{place}", parts[-1], "/".join(parts[:-1])
         file, stem = re.escape(self.name), re.escape(os.path.splitext(self.name)[0])
         parts_of_a_file = rf"{file}\.[^/]*|{stem}(\.bin|_[^/]*config\.json|-\d+-of-\d+\.[^/]*)"
