@@ -5,7 +5,7 @@
     keras-vit weights hf:facebook/dinov2-small ViT_B16:augreg --verify
 
 Without arguments, the program lists all published weights. For the name of a model, it lists the weights of this model.
-For the name of weights (MODEL:NAME, hf:OWNER/NAME, or an address), it also shows the source, and where to put the files
+For the name of weights (MODEL:NAME, hf:OWNER/NAME, or a URL), it also shows the source, and where to put the files
 on a machine without a network. Nothing is downloaded. --verify compares the downloaded files with the published hashes.
 The exit code is 1 if a file is damaged.
 """
@@ -52,19 +52,19 @@ def main(argv: Sequence[str]) -> int:
 def describe(name: str) -> dict[str, Any]:
     """Return the facts about weights with this name."""
     found = zoo.parse_weights_name(name)
-    if found.address is None or storage.is_address(found.address):
+    if found.location is None or storage.is_bucket_url(found.location):
         raise ValueError(f"{name!r} is a path. Name published weights, such as ViT_S14:dinov2, or hf:OWNER/NAME.")
-    same = (entry for entry in zoo.list_weights() if entry.path == found.address)
-    entry, path = found.entry or next(same, None), zoo.find_local(found.address)
-    is_of_hub = found.address.startswith("hf:")
-    page = "https://huggingface.co/" + found.address[3:].partition("@")[0]
+    same = (entry for entry in zoo.list_weights() if entry.path == found.location)
+    entry, path = found.entry or next(same, None), zoo.find_local(found.location)
+    is_of_hub = found.location.startswith("hf:")
+    page = "https://huggingface.co/" + found.location[3:].partition("@")[0]
     row = {
         "name": name,
-        "source": entry.url if entry else page if is_of_hub else f"https://storage.googleapis.com/{found.address}",
+        "source": entry.url if entry else page if is_of_hub else f"https://storage.googleapis.com/{found.location}",
         "size": size_of(path) if path else f"{entry.size_mib} MiB" if entry and entry.size_mib else "",
         "license": entry.license if entry else "see the source",
         "path": path,
-        "by_hand": f"{MODEL_FILES if is_of_hub else 'the file'} to {zoo.search_paths(found.address)[0]}",
+        "by_hand": f"{MODEL_FILES if is_of_hub else 'the file'} to {zoo.search_paths(found.location)[0]}",
     }
     return {**row, "verified": STATES[zoo.verify(path)]} if path and flags.FLAGS.verify else row
 

@@ -236,7 +236,7 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
         with open(found.name, "rb") as file:
             pixels = masks.read_pixels(file.read(), card.preprocess)
         masks.write_files(names[found.name], masks.resized(found.output, pixels.shape[:2]), pixels)
-        storage.publish(folder, growing=True)
+        storage.upload(folder, growing=True)
 
     return write
 

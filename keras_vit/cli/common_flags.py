@@ -153,7 +153,7 @@ def define_output_flag(text: str = "Where to write.") -> None:
 
 
 def define_written_flag(name: str, text: str, schemes: Iterable[str] = storage.SCHEMES) -> None:
-    """Define a flag for a file or directory to write. Addresses must use one of the `schemes`."""
+    """Define a flag for a file or directory to write. URLs must use one of the `schemes`."""
     flags.DEFINE_string(name, None, text)
     _check_flag(name, lambda path: file_io.check_writable(path or "", schemes))
 

@@ -13,14 +13,14 @@ _LOCAL_ONLY = ("dense", "sort", "order", "json")
 
 
 def run_on_ray(images: Sequence[str], features: bool) -> int:
-    """Write the predictions or features of images to the folder or address `--output`, and return the exit code."""
+    """Write the predictions or features of images to the folder or URL `--output`, and return the exit code."""
     from keras_vit.inference import ray_engine
 
     options = flags.FLAGS
     wrong = [f"--{name}" for name in _LOCAL_ONLY if name in options and options[name].present]
     if wrong or not images or not options.output:
         raise ValueError(
-            "--engine=ray needs images and --output, a folder or an address for Parquet files, and takes neither "
+            "--engine=ray needs images and --output, a folder or a URL for Parquet files, and takes neither "
             f"{' nor '.join(f'--{name}' for name in _LOCAL_ONLY)}. Received: {', '.join(wrong) or options.output}."
         )
     remote = file_io.is_remote(options.output)

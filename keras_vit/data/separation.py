@@ -66,7 +66,7 @@ def merged(keys: Sequence[str], files: Sequence[Any]) -> list[str]:
 
 
 def _place(file: Any) -> tuple[str, int, int, int] | None:
-    """Return path, offset, size and time of a file; None if it is empty, an address, or does not exist."""
+    """Return path, offset, size and time of a file; None if it is empty, a URL, or does not exist."""
     path, offset, size = (file, 0, None) if isinstance(file, str) else (file.path, file.offset, file.size)
     try:
         status = os.stat(path.removeprefix("file://"))

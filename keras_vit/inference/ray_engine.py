@@ -146,8 +146,8 @@ def run(
     """Write a folder of Parquet files, each with the rows of `part_size` images, or of a tar or Parquet file.
 
     Args:
-        images: Paths or addresses of images, and of tar and Parquet files with images.
-        folder: Folder or address to write to. Finished files are kept.
+        images: Paths or URLs of images, and of tar and Parquet files with images.
+        folder: Folder or URL to write to. Finished files are kept.
         part_size: Images per file.
         address: Address of a Ray cluster; by default, Ray starts on this machine.
         workers: Number of workers; by default one for each GPU or, without GPUs, for each machine.
@@ -206,7 +206,7 @@ def _parts(paths: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def listed(names: Sequence[str]) -> Iterator[str]:
-    """Yield the paths and addresses of images, tar files and Parquet files. An address may be a folder."""
+    """Yield the paths and URLs of images, tar files and Parquet files. A URL may be a folder."""
     local = [name for name in names if not file_io.is_remote(name)]
     yield from map(os.path.abspath, image_files.each(local, tables.check_name))
     for name in filter(file_io.is_remote, names):
@@ -220,7 +220,7 @@ def listed(names: Sequence[str]) -> Iterator[str]:
 
 
 def _located(path: str) -> tuple[Any, str]:
-    """Return PyArrow's file system of an absolute path or an address, and the path in it."""
+    """Return PyArrow's file system of an absolute path or a URL, and the path in it."""
     return file_io.import_pyarrow().fs.FileSystem.from_uri(path)
 
 

@@ -96,7 +96,7 @@ class PredictionTable:
         with file_io.atomic_file(self.path) as temporary:
             extension, entries = os.path.splitext(self.path)[1], (json.loads(row) for (row,) in rows)
             write_rows(temporary, extension, self._columns, entries)
-        storage.publish(self.path, growing=True)
+        storage.upload(self.path, growing=True)
         end = time.monotonic()
         self._next_write = end + max(_WRITE_EVERY, 20 * (end - start))
 

@@ -120,7 +120,7 @@ class CheckpointStore:
         if best:
             self._save(arrays, self.best)
         self._save(arrays, self.directory)
-        storage.publish(self.directory)
+        storage.upload(self.directory)
 
     def _save(self, arrays: dict[str, Any], directory: str) -> None:
         from tensorflow.errors import OpError

@@ -27,8 +27,8 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
     """
     from keras_vit.recipe import Recipe, from_dict  # not before the flags are parsed
 
-    if storage.is_address(value) and not value.endswith(".json"):
-        raise ValueError(f"--config must be a recipe, a file, or the address of a config.json. Received: {value}.")
+    if storage.is_bucket_url(value) and not value.endswith(".json"):
+        raise ValueError(f"--config must be a recipe, a file, or the URL of a config.json. Received: {value}.")
     value = storage.fetched(value)
     if value.endswith(".json") and os.path.isfile(value):
         from keras_vit.runs import run_directory

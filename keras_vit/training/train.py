@@ -37,7 +37,7 @@ def train(
 
     Args:
         recipe: The recipe.
-        workdir: The run directory, or its address in a bucket.
+        workdir: The run directory, or its URL in a bucket.
         change_recipe: Whether to resume a run even if its recipe or data have changed.
         profile: Whether to write a profile of a few steps for TensorBoard.
         track: Names of trackers of the metrics; see `keras_vit.training.trackers`.

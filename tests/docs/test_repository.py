@@ -10,7 +10,7 @@ from keras_vit.version import REPOSITORY
 from tests.docs import pages
 from tools import repository
 
-FILES = [file for file, _, _ in repository.places()]
+FILES = [file for file, _, _ in repository.entries()]
 ADDRESS = "https://code.example/owner/name"
 
 

@@ -51,7 +51,7 @@ def write_tfrecords(
             report = lambda done, start=bounds[i]: on_progress(start + done)  # noqa: E731
             info["records"][os.path.basename(path)] = _write_file(path, part, source, report, log)
             file_io.write_json(os.path.join(folder, tfrecord.INFO_FILE), info)
-            storage.publish(folder, growing=True)
+            storage.upload(folder, growing=True)
         on_progress(bounds[i + 1])
     return paths
 

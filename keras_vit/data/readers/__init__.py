@@ -90,11 +90,11 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
 
 
 def _readable(location: str) -> str:
-    """Return a location that TensorFlow can read. Data at other addresses are fetched.
+    """Return a location that TensorFlow can read. Data at other URLs are downloaded.
 
     For a list of files or a pattern, the whole folder is fetched.
     """
-    if not storage.is_address(location) or location.partition("://")[0] in tf.io.gfile.get_registered_schemes():
+    if not storage.is_bucket_url(location) or location.partition("://")[0] in tf.io.gfile.get_registered_schemes():
         return location
     folder, _, name = location.rpartition("/")
     if glob.has_magic(name) or "{" in name or name.endswith((".csv", ".jsonl")):

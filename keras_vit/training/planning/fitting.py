@@ -182,7 +182,7 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
 def _patch(model: recipes.Model) -> int:
     """Return the patch size of a model, from its initial weights if they are available."""
     path, patch = model.weights, int(model.variant.partition("/")[2] or 1)
-    if path and (os.path.exists(path) or hub.address_of(path)):
+    if path and (os.path.exists(path) or hub.canonical_name(path)):
         patch = np.max(architecture_of(path)[1].get("patch_size") or 1)
     return int(np.max(model.arguments.get("patch_size", patch)))
 
