@@ -148,8 +148,8 @@ def write(path: str, text: str) -> None:
         with open(path, encoding="utf-8", errors="replace") as file:
             if file.read() != text:
                 raise FileExistsError(
-                    f"Expected no file {path!r}, or one with the content to write. Received: a file with other "
-                    "content. --overwrite replaces the file, --output=FILE writes another file."
+                    f"{path!r} already exists with different content. Pass --overwrite to replace it, or --output=FILE "
+                    "to write another file."
                 )
     file_io.write_text(path, text)
 

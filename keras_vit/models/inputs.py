@@ -26,7 +26,7 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
 
     Args:
         images: Array, tensor or PIL image with integers or floats in [0, 255]. The last axis contains the channels. If
-            all channels have the same normalization, any shape is allowed. A PIL image is turned upright and becomes
+            all channels have the same normalization, any shape is allowed. A PIL image is rotated upright and becomes
             gray or RGB.
         model: Model of this package whose `input_normalization` is applied. If the normalization is unknown, the pixels
             are mapped to [-1, 1] with a warning. If the model has an `input_range`, the pixels are mapped to this

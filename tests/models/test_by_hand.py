@@ -64,7 +64,7 @@ def test_grid(arguments, grid):
 @pytest.mark.parametrize(("ratio", "hidden"), [(0.75, 12), (0.7, 12), (0.5, 8), (0.01, 1)])
 def test_hidden_patches_are_those_that_the_reference_does_not_keep(ratio, hidden):
     """MAE keeps int(L * (1 - ratio)) of its L = 16 patches."""
-    assert models.MAEConfig(**MASKED, mask_ratio=ratio).num_hidden == hidden
+    assert models.MAEConfig(**MASKED, mask_ratio=ratio).num_masked == hidden
 
 
 def test_the_decoder_of_a_masked_autoencoder():

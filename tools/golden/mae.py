@@ -71,7 +71,7 @@ def _trajectory(model: Any, stored: remake.Arrays, recipe: dict[str, Any]) -> re
 
 
 def _noise(values: np.ndarray) -> Any:
-    """Let `torch.rand`, which selects the hidden patches, return the given values."""
+    """Let `torch.rand`, which selects the masked patches, return the given values."""
     from unittest import mock
 
     import torch

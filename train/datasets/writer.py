@@ -27,7 +27,7 @@ def write_tfrecords(
 ) -> list[str]:
     """Write a source to `folder/SPLIT-00000-of-00010` etc. and `dataset_info.json`. Returns the paths of the shards.
 
-    Sources that can be read in any order are shuffled, so that each file is a fair sample. Encoded images are copied
+    Sources that can be read in any order are shuffled, so that each file is a random sample. Encoded images are copied
     unchanged; arrays and masks are written as PNG. A repeated call keeps the files that an earlier call completed.
     `on_progress` is called with the number of written examples. `on_bad_image` is `"error"`, `"skip"` or a
     `BadImageLog`.

@@ -146,7 +146,9 @@ class Workers:
                     deadline = time.monotonic() + (SAVING if code == exit_codes.LOST_WORKER else PATIENCE)
                 if time.monotonic() > deadline and not self.hung and (running := self._running()):
                     self.hung = running
-                    logging.warning("Worker %s does not end like the others, and is killed.", _listed(self.hung))
+                    logging.warning(
+                        "Worker %s is still running although the others have exited; killing it.", _listed(self.hung)
+                    )
                     self._signal(signal.SIGKILL)
         finally:  # also after a second signal
             self._signal(signal.SIGKILL)

@@ -24,7 +24,7 @@ from .render import Figure, Page, render
 
 FIGURES = "figures"
 _HELP = {
-    "Reconstruction of hidden patches": "Input, visible patches, and predicted patches.",
+    "Reconstruction of masked patches": "Input, visible patches, and predicted patches.",
     "Predicted against true values": "Each dot is an image. Exact predictions lie on the diagonal.",
     "Training": "The training loss includes augmentation and label smoothing, so it can exceed the evaluation loss.",
     "Filters of the first layer": "Principal components of the filters that read the pixels; gray is zero.",
@@ -77,7 +77,7 @@ def write_report(
     figures: dict[str, dict[str, Any]] = {}  # heading -> file name -> figure
     if reconstructions is not None:
         drawn = plots.reconstructions(reconstructions)
-        figures["Reconstruction of hidden patches"] = {"reconstructions": drawn}
+        figures["Reconstruction of masked patches"] = {"reconstructions": drawn}
     found: Mapping[str, Any] = {**results.details, **results.metrics} if results else {}
     if "predicted" in found:
         drawn = plots.predicted_against_true(found["true"], found["predicted"], found["value_names"])

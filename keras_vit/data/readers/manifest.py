@@ -126,7 +126,7 @@ def _csv(location: str, text: str) -> tuple[list[str], list[_Entry]]:
             entries.append(_Entry(reader.line_num, fields))
     except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
         raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
-    _check(location, 'have at most one field per column (write "a, b" for a text with a comma)', wrong)
+    _check(location, "have at most one field per column (put a text with a comma in double quotes)", wrong)
     return columns, entries
 
 

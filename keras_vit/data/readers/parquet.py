@@ -30,7 +30,7 @@ def read(
 ) -> DataSet:
     """Return the images in Parquet files. `location` is a folder, a pattern, or a path with braces such as `{00..15}`.
 
-    The column `image` contains encoded images, or structures with an entry "bytes". The column `label` contains class
+    The column `image` contains encoded images, or structs with a field `bytes`. The column `label` contains class
     numbers or class names. By default, the class names come from Hugging Face's metadata or from the column.
     A row group is read as a whole. With `shard_by="files"`, each worker reads different row groups.
     """
