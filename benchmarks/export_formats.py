@@ -31,7 +31,7 @@ from keras_vit.util import file_io, formatting
 
 FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in formats.TFLITE.precisions), "onnx", "openvino")
 HEADER = (
-    *("model", "format", "precision", "MB:", "largest difference:", "same answer:", "accuracy:"),
+    *("model", "format", "precision", "MB:", "largest difference:", "same prediction:", "accuracy:"),
     *("p50 ms:", "p95 ms:"),
 )
 PREPROCESS = "decode(3)|resize(224)|value_range(-1, 1)"

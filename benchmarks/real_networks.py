@@ -106,10 +106,10 @@ def store(*keys: str, make: Callable[[], Any]) -> Any:
     logging.info("%s", " ".join(keys))
     value = make()
     results = _results()  # another process may have added results
-    place = results
+    section = results
     for key in keys[:-1]:
-        place = place.setdefault(key, {})
-    place[keys[-1]] = value
+        section = section.setdefault(key, {})
+    section[keys[-1]] = value
     file_io.write_json(RESULTS, {**results, "machine": host.describe()})
     return value
 

@@ -71,8 +71,8 @@ def main(argv: Sequence[str]) -> int:
         parts = list(zip(prediction.labels, prediction.scores, strict=True))
         kind = outputs.of(prediction.kind)
         if options.json:
-            answer = {"path": path, **kind.as_json(parts)}
-            sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            prediction = {"path": path, **kind.as_json(parts)}
+            sys.stdout.write(json.dumps(prediction, ensure_ascii=False) + "\n")
         else:
             sys.stdout.write(f"{path}\n{kind.as_text(parts)}")
     return 1 if failed else 0

@@ -26,24 +26,24 @@ _LEFT_OUT = ("core/ReplaceBinaryOperator_BitOr", "core/VariableInserter", "core/
 def generate(room: str, count: int, seed: int) -> list[Mutant]:
     """Return at most `count` mutants of a room, each of a different line, sorted by file and line."""
     files = sorted((ROOT / "keras_vit" / room).glob("**/*.py"))
-    places = [(path, line, changes) for path in files for line, changes in sorted(_changes(path).items())]
+    lines = [(path, line, changes) for path in files for line, changes in sorted(_changes(path).items())]
     rng = random.Random(f"{room} {seed}")
-    rng.shuffle(places)
+    rng.shuffle(lines)
     found: dict[tuple[str, int], Mutant] = {}
-    for path, line, changes in places:
+    for path, line, changes in lines:
         if len(found) == count:
             break
         mutant = _mutant(room, path, *rng.choice(changes))
         if mutant is not None:
             found[mutant.file, line] = mutant
-    return [found[place] for place in sorted(found)]
+    return [found[key] for key in sorted(found)]
 
 
 def tests_of(room: str, path: pathlib.Path) -> tuple[str, ...]:
     """Return the test files named after a module, if any, and the test folder of its room."""
     folder = ROOT / "tests" / room
     own = sorted(folder.glob(f"**/test_{path.stem.strip('_')}.py"))
-    return tuple(str(place.relative_to(ROOT)) for place in (*own, folder))
+    return tuple(str(test.relative_to(ROOT)) for test in (*own, folder))
 
 
 def to_toml(mutants: list[Mutant]) -> str:

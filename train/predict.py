@@ -256,8 +256,8 @@ def copier(card: ModelCard) -> Copy:
 def show(found: Prediction, kind: outputs.Output) -> None:
     """Print a prediction as a line of JSON or as a table."""
     if flags.FLAGS.json:
-        answer = {"error": found.error} if found.error else kind.as_json(found.top)
-        sys.stdout.write(json.dumps({"path": found.name, **answer}, ensure_ascii=False) + "\n")
+        prediction = {"error": found.error} if found.error else kind.as_json(found.top)
+        sys.stdout.write(json.dumps({"path": found.name, **prediction}, ensure_ascii=False) + "\n")
     elif not found.error:
         sys.stdout.write(f"{found.name}\n{kind.as_text(found.top)}")
     sys.stdout.flush()

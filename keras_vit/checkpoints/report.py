@@ -83,7 +83,7 @@ def explain(report: LoadReport, checkpoint: Checkpoint, config: Mapping[str, Any
         lines.append(f"Variables of the model that are not in the file ({len(report.missing)}):")
         lines += _with_nearest(report.missing, report.unexpected)
     if report.unexpected:
-        lines.append(f"Tensors of the file that have no place in the model ({len(report.unexpected)}):")
+        lines.append(f"Tensors of the file that are not in the model ({len(report.unexpected)}):")
         lines += _with_nearest(report.unexpected, report.missing)
     lines += [f"({note})" for note in report.notes]
     lines.append("Pass strict=False to load the matching tensors and get this report.")

@@ -34,7 +34,7 @@ class FeatureEvaluator(SplitEvaluator):
 
     def splits(self, context: Context) -> list[tuple[str, str, str]]:
         """Return source, split and preprocessing string of the training data and of the test data."""
-        source, split, pp = self.place(context)
+        source, split, pp = self.data_choice(context)
         return [(source, self.train_split or context.train_split, pp), (source, split, pp)]
 
     def check(self, context: Context) -> None:

@@ -83,8 +83,8 @@ def _prepare(path: str) -> str:
 def with_answers(model: keras.Model, card: ModelCard, batch_size: int | None = None) -> keras.Model:
     """Return a model that maps `images` to predictions. The output has the name in the card."""
     images = keras.Input(card.image_shape, batch_size, dtype="float32", name=INPUT)
-    answers = card.answers(model(images, training=False))
-    return keras.Model(images, {card.output_name: answers}, name="predictor")
+    predictions = card.predictions(model(images, training=False))
+    return keras.Model(images, {card.output_name: predictions}, name="predictor")
 
 
 @contextlib.contextmanager

@@ -96,10 +96,10 @@ def convert(
     signature = card.kind.signature
     in_graph = dataclasses.replace(card, output="scores") if card.kind.has_values else card
 
-    def answers(images):
-        return {card.output_name: in_graph.answers(model(normalize(images), training=False))}
+    def predictions(images):
+        return {card.output_name: in_graph.predictions(model(normalize(images), training=False))}
 
-    methods = {signature: answers}
+    methods = {signature: predictions}
     if features:
         body = signatures.features_function(model)
         methods[FEATURES] = lambda images: {"features": body(normalize(images))}

@@ -107,15 +107,15 @@ class PartitionWriter(RayPredictor):
     def write(self, file: str, paths: Sequence[str]) -> tuple[int, int]:
         """Write a file for images or for files of images, and return the numbers of rows and of unreadable images."""
         pyarrow = file_io.import_pyarrow()
-        files, place = _located(f"{self.folder}/{file}")
+        files, fs_path = _located(f"{self.folder}/{file}")
         key = hashlib.sha256(json.dumps([self.key, self.features, self.top_k, paths]).encode()).hexdigest()
-        if files.get_file_info(place).is_file:
-            errors = pyarrow.parquet.read_table(place, columns=["error"], filesystem=files)
+        if files.get_file_info(fs_path).is_file:
+            errors = pyarrow.parquet.read_table(fs_path, columns=["error"], filesystem=files)
             if (errors.schema.metadata or {}).get(_KEY) == key.encode():
                 return len(errors), len(errors) - errors["error"].null_count
         kinds = {str: pyarrow.string(), float: pyarrow.float64(), list: pyarrow.list_(pyarrow.float32())}
         schema = pyarrow.schema([(name, kinds[kind]) for name, kind in self.columns.items()], {_KEY: key})
-        draft = f"{os.path.dirname(place)}/{_DRAFT}{secrets.token_hex(4)}-{file}"
+        draft = f"{os.path.dirname(fs_path)}/{_DRAFT}{secrets.token_hex(4)}-{file}"
         count, unreadable = 0, 0
         try:
             with (
@@ -130,7 +130,7 @@ class PartitionWriter(RayPredictor):
             with contextlib.suppress(OSError):
                 files.delete_file(draft)
             raise
-        files.move(draft, place)
+        files.move(draft, fs_path)
         return count, unreadable
 
 
@@ -160,9 +160,9 @@ def run(
         import ray.data
     parts = [json.dumps(part) for part in _parts(images, part_size)]
     items = [{"file": f"part-{number:06d}.parquet", "images": part} for number, part in enumerate(parts)]
-    files, place = _located(folder)
-    files.create_dir(place)
-    found = files.get_file_info(file_io.import_pyarrow().fs.FileSelector(place))
+    files, fs_path = _located(folder)
+    files.create_dir(fs_path)
+    found = files.get_file_info(file_io.import_pyarrow().fs.FileSelector(fs_path))
     for draft in (file.path for file in found if file.base_name.startswith(_DRAFT)):  # of a killed worker
         files.delete_file(draft)
     others = {file.base_name for file in found if file.extension == "parquet" and file.base_name[0] != "."}
@@ -210,13 +210,13 @@ def listed(names: Sequence[str]) -> Iterator[str]:
     local = [name for name in names if not file_io.is_remote(name)]
     yield from map(os.path.abspath, image_files.each(local, tables.check_name))
     for name in filter(file_io.is_remote, names):
-        files, place = _located(name)
-        if files.get_file_info(place).is_file:
+        files, fs_path = _located(name)
+        if files.get_file_info(fs_path).is_file:
             yield name
             continue
-        for file in files.get_file_info(file_io.import_pyarrow().fs.FileSelector(place, recursive=True)):
+        for file in files.get_file_info(file_io.import_pyarrow().fs.FileSelector(fs_path, recursive=True)):
             if file.path.lower().endswith((*image_files.EXTENSIONS, *_STORES)):
-                yield name.rstrip("/") + file.path.removeprefix(place.rstrip("/"))
+                yield name.rstrip("/") + file.path.removeprefix(fs_path.rstrip("/"))
 
 
 def _located(path: str) -> tuple[Any, str]:
@@ -227,7 +227,7 @@ def _located(path: str) -> tuple[Any, str]:
 def _images(paths: Iterable[str], temporary: str) -> Iterator[NamedImage]:
     """Yield the images at the paths, and in tar and Parquet files. Remote tar files are copied to a folder first."""
     for path in paths:
-        files, place = _located(path)
+        files, fs_path = _located(path)
         if path.endswith(".tar"):
             from keras_vit.data.readers import tar  # imports TensorFlow
 
@@ -239,13 +239,13 @@ def _images(paths: Iterable[str], temporary: str) -> Iterator[NamedImage]:
                 if member.name.lower().endswith(image_files.EXTENSIONS):
                     yield NamedImage(f"{path}/{member.name}", member.read)
         elif path.endswith(".parquet"):
-            yield from _of_parquet(path, files.open_input_file(place))
+            yield from _of_parquet(path, files.open_input_file(fs_path))
         else:
-            yield NamedImage(path, functools.partial(_read, files, place))
+            yield NamedImage(path, functools.partial(_read, files, fs_path))
 
 
-def _read(files: Any, place: str) -> bytes:
-    with files.open_input_stream(place) as stream:
+def _read(files: Any, fs_path: str) -> bytes:
+    with files.open_input_stream(fs_path) as stream:
         return stream.read()
 
 

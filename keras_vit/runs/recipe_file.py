@@ -58,7 +58,7 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
     except (ImportError, OSError):
         raise
     except Exception as error:  # any mistake in the file
-        raise ValueError(f"{_place(error, path)}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{_location(error, path)}: {type(error).__name__}: {error}") from error
     if not isinstance(recipe, Recipe):
         raise ValueError(f"get_config() in {path} must return a keras_vit.recipe.Recipe. It returned: {recipe!r}")
     rest = {name: choice for name, choice in (chosen or {}).items() if name not in own}
@@ -122,7 +122,7 @@ def _import(path: str) -> types.ModuleType:
     return module
 
 
-def _place(error: Exception, path: str) -> str:
+def _location(error: Exception, path: str) -> str:
     """Return `file:line` of the line in a recipe file that led to an error."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"

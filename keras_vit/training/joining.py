@@ -20,7 +20,7 @@ from keras_vit.util.progress import duration
 FIRST, EVERY, LIMIT = 30.0, 60.0, 600.0  # seconds before the first report, between reports, and before the end
 STEPS = 1800.0  # seconds that a call of several steps may take
 _PAUSE = 0.5
-_CONNECT, _ANSWER = 2.0, 10.0  # seconds for a connection, and for an answer of a busy machine
+_CONNECT, _RESPONSE = 2.0, 10.0  # seconds for a connection, and for a response of a busy machine
 _LONGEST = 200  # characters of a message
 
 
@@ -126,7 +126,7 @@ class _Listener(socketserver.ThreadingTCPServer):
 
 def _exchange(connection: socket.socket, message: str) -> str:
     """Send a message, and return the message of the other side."""
-    connection.settimeout(_ANSWER)
+    connection.settimeout(_RESPONSE)
     connection.sendall(f"{message}\n".encode())
     with connection.makefile("rb", buffering=0) as stream:  # without a buffer, the confirmation stays unread
         return stream.readline(_LONGEST).decode(errors="replace").removesuffix("\n")

@@ -106,7 +106,7 @@ def test_slow_systems_are_left_out_with_a_reason(monkeypatch):
     ]
     fast, slow, hanging = interleaved.run(systems, 2)
     assert fast.error is None and fast.seconds == 1.0
-    assert "a step takes 1.5 s" in slow.error and "no answer after 2 s" in hanging.error
+    assert "a step takes 1.5 s" in slow.error and "no result after 2 s" in hanging.error
     assert slow.seconds is hanging.seconds is None
 
 

@@ -42,7 +42,7 @@ def model(local_hub, files):  # noqa: F811
     ],
 )
 def test_spellings(text, address):
-    assert hub.canonical_name(text) == zoo.parse_weights_name(text).address == address
+    assert hub.canonical_name(text) == zoo.parse_weights_name(text).location == address
 
 
 OUTSIDE = [

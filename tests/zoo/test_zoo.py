@@ -152,7 +152,7 @@ def test_mirrors(tmp_path, monkeypatch):
     assert zoo.resolve("gs://" + entry.path, "ViT-Ti/16") == path
     assert zoo.resolve(entry.url, "ViT-Ti/16") == path
     hybrid = zoo.find("R50+ViT-B/16", "imagenet21k+imagenet2012")
-    assert zoo.parse_weights_name(hybrid.url).address == hybrid.path  # the address has %2B in place of +
+    assert zoo.parse_weights_name(hybrid.url).location == hybrid.path  # the address has %2B in place of +
 
 
 def test_names_that_are_nearly_right():

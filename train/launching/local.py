@@ -87,9 +87,9 @@ def environments(processes: int, backend: str) -> list[dict[str, str]]:
         )
     share, variables = len(gpus) // processes, list[dict[str, str]]()
     for index in range(processes):
-        place = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+        tf_config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
         own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[index * share : (index + 1) * share])} if gpus else {}
-        variables.append({"KERAS_BACKEND": backend, "TF_CONFIG": place, "PYTHONUNBUFFERED": "1", **own})
+        variables.append({"KERAS_BACKEND": backend, "TF_CONFIG": tf_config, "PYTHONUNBUFFERED": "1", **own})
     return variables
 
 

@@ -221,7 +221,7 @@ def _class_labels(
                 f"The labels of {location} are numbers with a fraction, such as {fraction}. To predict numbers, give "
                 f"values=label, as in 'manifest:{location}#values=label'. Class numbers must be integers from 0."
             )
-    origin = lambda place: f"line {entries[named[place][0]].line} of {location}"  # noqa: E731
+    origin = lambda index: f"line {entries[named[index][0]].line} of {location}"  # noqa: E731
     labels, class_names = numbered(texts, class_names, location, origin, label_offset)
     if separator is None:
         return labels, class_names
