@@ -102,7 +102,7 @@ test-all: test test-slow test-workshop
 # `make test-slow` runs JAX in separate processes; this target runs the golden comparisons on JAX.
 test-jax: $(VENV)/.installed-test
 	KERAS_BACKEND=jax $(PYTEST) -m "not exhaustive and $(OURS)" tests/models/test_golden.py tests/models/test_counts.py \
-	  tests/checkpoints/test_golden.py tests/checkpoints/test_todays_vits.py tests/zoo
+	  tests/checkpoints/test_golden.py tests/checkpoints/test_dinov3_siglip.py tests/zoo
 
 test-tpu: $(VENV)/.installed-test
 	$(PYTEST) -m tpu

@@ -75,7 +75,14 @@ def adapted(text: str, path: pathlib.Path, page: pathlib.Path) -> str:
             return f"[{label}]({up}{inside}{hash_sign}{anchor})"
         return label if label.startswith("`") else f"`{target.relative_to(ROOT).as_posix()}`"  # a file of the code
 
-    return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", replace, text)
+    text = re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", replace, text)
+    # In a table, code hosts need `a\|b` for the code a|b, and Python-Markdown shows the backslash.
+    return re.sub(r"^\|.*$", lambda row: re.sub(r"`[^`]*`", unescaped, row[0]), text, flags=re.MULTILINE)
+
+
+def unescaped(code: re.Match) -> str:
+    """Return code without the backslashes before vertical bars."""
+    return code[0].replace(r"\|", "|")
 
 
 def write_notebook(path: pathlib.Path, folder: pathlib.Path) -> None:
@@ -101,6 +108,19 @@ def write_notebook(path: pathlib.Path, folder: pathlib.Path) -> None:
     (folder / f"{path.stem}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
+def break_lines() -> None:
+    """Let names in headings break after a period, and code only between its words, not after a hyphen."""
+    for path in (ROOT / "build" / "site").rglob("*.html"):
+        heading = r'(?<=<span class="doc doc-object-name )[^<]*'
+        text = re.sub(heading, lambda name: name[0].replace(".", ".<wbr>"), read(path))
+        path.write_text(re.sub(r"(?<=<code>)[^<]+(?=</code>)", with_whole_words, text), encoding="utf-8")
+
+
+def with_whole_words(code: re.Match) -> str:
+    """Return the HTML of code whose words with hyphens do not break, unless they are too long for a phone."""
+    return re.sub(r"(?<!\S)(?=\S*-)\S{1,36}(?!\S)", r'<span class="word">\g<0></span>', code[0])
+
+
 def main() -> None:
     """Stage the pages and build the site."""
     stage()
@@ -109,7 +129,9 @@ def main() -> None:
     if not zensical.exists():
         sys.exit("The site is built with Zensical: pip install 'keras-vision-transformers[docs]'")
     arguments = [str(zensical), "build", "--strict", "--clean", "--config-file", str(ROOT / "mkdocs.yml")]
-    sys.exit(subprocess.run(arguments, cwd=ROOT, check=False).returncode)
+    exit_code = subprocess.run(arguments, cwd=ROOT, check=False).returncode
+    break_lines()
+    sys.exit(exit_code)
 
 
 if __name__ == "__main__":

@@ -25,13 +25,15 @@ from keras_vit.models import (
     list_models,
     preprocess_input,
 )
-from keras_vit.util import checks
+from keras_vit.util import checks, foreign_names
 from keras_vit.version import __version__
 from keras_vit.zoo import decode_predictions, list_weights
 
 
 def hint(name: str, names: Iterable[str]) -> str:
     """Return a hint that suggests one of the public `names` for an unknown name, or an empty string."""
+    if name in foreign_names.NAMES:
+        return f" Use keras_vit.{foreign_names.NAMES[name]}."
 
     def plain(text):
         return text.replace("_", "").lower()

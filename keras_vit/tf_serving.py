@@ -18,6 +18,8 @@ from keras_vit.inference import masks
 from keras_vit.outputs import KINDS, Output
 from keras_vit.util.progress import track
 
+__all__ = ["Client", "RequestError", "ServedPrediction"]
+
 _MAX_BYTES = 64 << 20  # of a response
 
 
@@ -40,6 +42,11 @@ class ServedPrediction(NamedTuple):
         kind: `"probabilities"`, `"values"` or `"mask"`.
         mask: Class of each pixel of the image, `[h, w]`; None for models that do not predict masks.
         error: Why the development server could not read the image. TensorFlow Serving gives no reason.
+
+    Example:
+    >>> prediction = ServedPrediction(["cat", "dog"], [0.9, 0.1], valid=True)
+    >>> prediction.labels[0], prediction.scores[0]
+    ('cat', 0.9)
     """
 
     labels: list[str]

@@ -106,7 +106,7 @@ def served(tmp_path_factory):
     """
     from keras_vit.exporting import saved_model, verify
     from tests import tiny
-    from tests.made_once import made_once
+    from tests.cached_files import cached_directory
 
     model = tiny.model(num_layers=1)
 
@@ -121,7 +121,7 @@ def served(tmp_path_factory):
         )
         (directory / "comparison.json").write_text(json.dumps(dataclasses.asdict(comparison)))
 
-    directory = made_once(tmp_path_factory, "served", make)
+    directory = cached_directory(tmp_path_factory, "served", make)
     comparison = verify.Comparison(**json.loads((directory / "comparison.json").read_text()))
     return model, directory / "pets", comparison
 

@@ -42,12 +42,12 @@ def steps(optimizer, start, gradients):
 
 
 @pytest.mark.parametrize(("approximate", "record"), [(True, "gelu_tanh"), (False, "gelu_erf")])
-def test_gelu(addons, approximate, record):
+def test_keras_gelu_matches_addons(addons, approximate, record):
     y = keras.activations.gelu(addons["gelu_x"], approximate=approximate)
     np.testing.assert_allclose(y, addons[record], rtol=1e-6, atol=1e-6)  # float32 rounding of values up to 6
 
 
-def test_the_two_gelus_differ(addons):
+def test_exact_and_approximate_gelu_differ(addons):
     assert np.max(np.abs(addons["gelu_tanh"] - addons["gelu_erf"])) > 1e-4
 
 
@@ -58,7 +58,7 @@ def group_norm(addons, **arguments):
     return np.array(layer(addons["gn_x"]))
 
 
-def test_group_normalization(addons):
+def test_keras_group_normalization_matches_addons(addons):
     y = group_norm(addons, groups=32, epsilon=1e-5)
     np.testing.assert_allclose(y, addons["gn_y"], rtol=1e-5, atol=1e-5)  # float32 rounding
     assert np.max(np.abs(group_norm(addons, groups=32) - addons["gn_y"])) > 1e-3  # the default epsilon is another
@@ -83,7 +83,7 @@ def test_decay_in_a_schedule_follows_the_rate_in_keras_only():
     np.testing.assert_allclose(weights[:, 0], [1 - DECAY, (1 - DECAY) * (1 - DECAY / 2)], rtol=1e-6)
 
 
-def test_lamb(addons, documented):
+def test_documented_lamb_matches_addons(addons, documented):
     start, gradients, expected = addons["lamb_w0"], addons["lamb_grads"], addons["lamb_w"]
     ours = steps(documented["AddonsLamb"](RATE, weight_decay=0.01, epsilon=1e-6), start, gradients)
     np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)  # float32 rounding
@@ -91,13 +91,13 @@ def test_lamb(addons, documented):
     assert 1e-5 < np.max(np.abs(keras_core - expected)) < 1e-3  # close, not equal: the decay is outside of the ratio
 
 
-def test_lamb_without_decay_is_the_one_of_keras(addons, documented):
+def test_lamb_without_decay_matches_keras(addons, documented):
     start, gradients = addons["lamb_w0"], addons["lamb_grads"]
     ours = steps(documented["AddonsLamb"](RATE, epsilon=1e-6), start, gradients)
     np.testing.assert_allclose(ours, steps(keras.optimizers.Lamb(RATE, epsilon=1e-6), start, gradients), atol=1e-6)
 
 
-def test_moving_average(addons):
+def test_moving_average_matches_addons(addons):
     start, gradients, expected = addons["ema_w0"], addons["ema_grads"], addons["ema_average"]
     weights = steps(keras.optimizers.SGD(AVERAGE_RATE), start, gradients)
     average = start
@@ -120,13 +120,13 @@ def test_moving_average_of_keras_starts_one_step_later(addons):
         np.testing.assert_allclose(translated, expected[count - 1], rtol=1e-6, atol=1e-6)  # float32 rounding
 
 
-def test_f1_score(addons):
+def test_keras_f1_score_matches_addons(addons):
     metric = keras.metrics.F1Score(average="macro")
     metric.update_state(np.eye(3, dtype="float32")[addons["f1_y"]], addons["f1_p"])
     np.testing.assert_allclose(metric.result(), addons["f1"], rtol=1e-6)
 
 
-def test_cohen_kappa(addons, documented):
+def test_documented_cohen_kappa_matches_addons(addons, documented):
     confusion = np.zeros((3, 3))
     np.add.at(confusion, (addons["f1_y"], addons["f1_p"].argmax(axis=1)), 1)
     np.testing.assert_allclose(documented["cohen_kappa"](confusion), addons["kappa"], rtol=1e-6)

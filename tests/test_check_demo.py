@@ -14,7 +14,7 @@ def demo(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["report/report.html", "digits.tflite"])
-def test_a_missing_file(demo, monkeypatch, name):
+def test_missing_file_fails_the_check(demo, monkeypatch, name):
     monkeypatch.setattr(check_demo, "evaluate", lambda model: 1.0)
     check_demo.check(demo)
     (demo / name).unlink()
@@ -22,7 +22,7 @@ def test_a_missing_file(demo, monkeypatch, name):
         check_demo.check(demo)
 
 
-def test_a_low_accuracy(demo, monkeypatch):
+def test_low_accuracy_fails_the_check(demo, monkeypatch):
     monkeypatch.setattr(check_demo, "evaluate", lambda model: 0.97 if model.endswith(".tflite") else 0.975)
     with pytest.raises(ValueError, match="digits.tflite .* 97.5%. Received: 97.00%"):
         check_demo.check(demo)

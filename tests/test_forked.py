@@ -16,7 +16,7 @@ def begin(module, *arguments):
 
 
 @pytest.mark.slow
-def test_output_exit_code_and_signals():
+def test_forked_process_returns_output_exit_code_and_signal():
     wrong = begin("calendar", "x")
     output, _ = wrong.communicate()
     assert wrong.returncode == 2 and "invalid int value: 'x'" in output

@@ -23,7 +23,7 @@ STORED = {path.stem for path in golden_data.GOLDEN.glob("*.npz")} - {"real_dinov
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_program_makes_the_files_that_the_table_lists(name):
+def test_golden_programs_create_the_listed_files(name):
     files = importlib.import_module(f"tools.golden.{name}").FILES
     listed = {file for file in STORED if any(fnmatch.fnmatch(file, pattern) for pattern in ROWS[name])}
     assert set(files) == listed
@@ -34,7 +34,7 @@ def test_every_file_has_a_program():
     assert sorted(made) == sorted(STORED)
 
 
-def test_trees_and_names():
+def test_nested_trees_and_flat_names_are_converted():
     arrays = {"params/a/b": np.ones(2), "params/a/c/d": np.zeros(1), "image": np.zeros(3)}
     nested = remake.tree(arrays, "params/")
     assert set(nested["a"]) == {"b", "c"}
@@ -48,7 +48,7 @@ def test_differences_are_relative_to_the_largest_value():
         remake.largest_difference({"a": np.zeros(3)}, stored)
 
 
-def test_a_new_file_has_numbers_that_its_name_decides():
+def test_random_numbers_are_seeded_by_the_file_name():
     np.testing.assert_array_equal(remake.random("new", (2, 3)), remake.random("new", (2, 3)))
     assert not np.array_equal(remake.random("new", (2, 3)), remake.random("other", (2, 3)))
     assert remake.read("of no project") == ({}, {})

@@ -18,7 +18,7 @@ def write_tree(root, files):
     return import_order.check(root)
 
 
-def test_backend_switches_ask_inside_of_functions(tmp_path):
+def test_backend_specific_imports_are_inside_functions(tmp_path):
     path = "keras_vit/inspection/relevance.py"
     lazy = "def gradients():\n    import tensorflow as tf\n    import jax\n"
     assert write_tree(tmp_path / "a", {path: lazy, "train/main.py": "def f():\n    import jax"}) == []
@@ -28,7 +28,7 @@ def test_backend_switches_ask_inside_of_functions(tmp_path):
     assert "imports TensorFlow, which only" in problem
 
 
-def test_jax_has_a_package_of_its_own(tmp_path):
+def test_jax_is_imported_only_in_its_package(tmp_path):
     path, importing = "keras_vit/training/engine.py", "from keras_vit.training.jax import step"
     files = {
         "keras_vit/training/jax/step.py": "import jax",
@@ -40,13 +40,13 @@ def test_jax_has_a_package_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_project_keeps_the_order():
+def test_project_follows_the_import_order():
     files = import_order.source_files(ROOT)
     assert any(path.name == "version.py" for path in files)
     assert import_order.check(ROOT) == []
 
 
-def test_a_good_tree_passes(tmp_path):
+def test_correct_imports_pass(tmp_path):
     files = {
         "keras_vit/__init__.py": "from keras_vit import layers, models\nfrom .version import __version__\n",
         "keras_vit/layers/__init__.py": "from keras_vit.layers.mlp import Mlp\n",
@@ -97,7 +97,7 @@ def test_a_bad_import_is_found(tmp_path, path, text, message):
     assert problems[0].startswith(path)
 
 
-def test_an_optional_dependency_belongs_to_one_module(tmp_path):
+def test_optional_dependency_is_imported_in_one_module(tmp_path):
     lazy = "def f():\n    import matplotlib.pyplot as plt\n"
     problems = write_tree(tmp_path, {"keras_vit/inspection/plots.py": lazy, "train/main.py": lazy})
     assert problems == [

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.slow)])
-def test_a_skipped_test_is_a_failure_if_none_may_be_skipped(tmp_path, workers):
+def test_no_skips_option_turns_skipped_tests_into_failures(tmp_path, workers):
     (tmp_path / "test_one.py").write_text(
         "import pytest\n\ndef test_runs(): pass\n\ndef test_needs_something(): pytest.importorskip('no_such_module')\n"
     )

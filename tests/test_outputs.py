@@ -23,7 +23,7 @@ def kind(request):
     return request.param
 
 
-def test_questions(kind):
+def test_every_output_kind_has_its_properties(kind):
     found = (kind.output_name, kind.signature, kind.served_names, kind.raw, kind.label_kind, kind.label_key, kind.task)
     assert found == QUESTIONS[kind.name]
     assert list(QUESTIONS) == list(outputs.NAMES) and len(kind.limits) == len(outputs.PRECISIONS)
@@ -32,7 +32,7 @@ def test_questions(kind):
     assert kind.evaluator in evaluators.EVALUATORS
 
 
-def test_every_name_of_a_kind_finds_it(kind):
+def test_output_kinds_are_found_by_each_of_their_names(kind):
     assert outputs.of(kind.name) is kind
     assert kind.label_kind is None or outputs.of(kind.label_kind) is kind
     assert outputs.of(kind.output_name).output_name == kind.output_name
@@ -41,7 +41,7 @@ def test_every_name_of_a_kind_finds_it(kind):
         outputs.of("tanh")
 
 
-def test_the_task_learns_the_labels_and_predicts_the_kind(kind):
+def test_task_of_a_label_kind_predicts_its_output_kind(kind):
     if kind.label_kind is None:
         return
     assert Source("a", "all", 1, ["b"], kind.label_kind).kind is kind
@@ -59,7 +59,7 @@ def test_the_task_learns_the_labels_and_predicts_the_kind(kind):
         ("mask", [[1, 1], [1, 1]], {"classes": [("b", 1.0)]}, ["b 100.0%"]),
     ],
 )
-def test_a_prediction_is_shown(name, prediction, json, text):
+def test_predictions_are_formatted_as_json_and_text(name, prediction, json, text):
     kind = outputs.of(name)
     parts = kind.parts(np.array(prediction), ("a", "b"))
     assert [" ".join(line.split()) for line in kind.as_text(parts).splitlines()] == text
@@ -73,7 +73,7 @@ def test_raw_outputs_have_no_parts(name):
     assert outputs.of(name).uncertainty(np.array([0.25, 0.75]), False) == 0.0
 
 
-def test_answers_and_their_differences(kind):
+def test_predictions_of_every_kind_are_computed_and_compared(kind):
     raw = np.array([[[[0.0, 2.0]]]] if kind.has_masks else [[0.0, 2.0]], np.float32)
     predictions = np.asarray(kind.predictions(raw, VALUES, (1, 1)))
     share = {"softmax": 1 / (1 + np.exp(2)), "sigmoid": 0.5, "values": 40.0, "mask": 1, "scores": 0.0, "features": 0.0}

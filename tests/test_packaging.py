@@ -48,7 +48,7 @@ def run_python(code, **environment):
     return result.stdout
 
 
-def test_metadata(metadata):
+def test_package_metadata_is_complete(metadata):
     version = runpy.run_path(str(ROOT / "keras_vit/version.py"))["__version__"]
     assert metadata["name"] == "keras-vision-transformers"
     assert metadata["version"] == version
@@ -101,7 +101,7 @@ def test_the_tests_that_the_makefile_names_exist():
 
 
 @pytest.mark.slow
-def test_wheel_contents(wheel):
+def test_wheel_contains_only_the_package(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     info = f"{wheel.name.split('-')[0]}-{wheel.name.split('-')[1]}.dist-info"
     # site-packages gains one name only: no top-level `train`, `export` or `tests`
@@ -175,7 +175,7 @@ def test_an_installed_command_trains(installed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", ["digits", "digits.py", "train/configs/digits.py"])
-def test_recipe_by_name(given, tmp_path, monkeypatch):
+def test_recipes_are_found_by_name(given, tmp_path, monkeypatch):
     path = str(ROOT / "train/configs/digits.py")
     monkeypatch.chdir(tmp_path)
     assert recipe_file.find(given) == path
@@ -186,7 +186,7 @@ def test_recipe_by_name(given, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_import_is_light():
+def test_import_opens_no_connection_and_no_other_backend():
     # On the JAX backend nothing may import TensorFlow, and nothing may open a connection.
     pytest.importorskip("jax")
     code = (

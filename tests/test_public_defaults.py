@@ -146,12 +146,12 @@ TABLE = {**LAYERS, **MODELS, **OPTIM, **RECIPE, **EVALUATORS, **OTHERS}
 
 
 @pytest.mark.parametrize("function", TABLE, ids=lambda function: f"{function.__module__}.{function.__name__}")
-def test_defaults_are_those_of_their_sources(function):
+def test_defaults_match_their_sources(function):
     check(function, TABLE[function])
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_defaults_of_preprocessing(name):
+def test_defaults_of_preprocessing_match_their_sources(name):
     check(parse.OPS[name].factory, OPERATIONS[name])
 
 
@@ -184,7 +184,7 @@ def test_layers_have_the_defaults_of_the_options_of_models(name):
             assert parameter.default == option or {parameter.default, option} <= {None, False}, own
 
 
-def test_gates_of_exports():
+def test_tolerances_of_exports_match_their_documentation():
     """Float32 kernels add in another order; quantized files may lose one point of accuracy."""
     gates = {name: dataclasses.astuple(verify.tolerance_of(name)) for name in outputs.PRECISIONS}
     assert gates == {
@@ -200,7 +200,7 @@ def test_gates_of_exports():
     assert relative == {**expected, "dynamic_int8": 0.1, "int8": 0.25, "int16x8": 0.25}
 
 
-def test_strengths_of_the_linear_probe():
+def test_regularization_strengths_of_the_linear_probe():
     assert linear_probe.L2["lbfgs"] == tuple(10.0**k for k in range(-6, 2))
     assert linear_probe.L2["ridge"] == tuple(2.0**k for k in range(-4, 21, 4))
     assert linear_probe.HELD_OUT == 0.1

@@ -23,7 +23,7 @@ print(model.config.hidden_size, keras_vit.BiT_R50x1().config.width_factor)
 
 
 @pytest.mark.slow
-def test_mistakes_of_a_user_are_type_errors(tmp_path, monkeypatch):
+def test_wrong_calls_are_type_errors(tmp_path, monkeypatch):
     api = pytest.importorskip("mypy.api", reason="mypy is in the extra [dev]")
     file = tmp_path / "user.py"
     file.write_text(USER)

@@ -161,7 +161,7 @@ def test_the_message_names_the_mistake(name):
 
 
 @pytest.mark.slow
-def test_names_of_arguments_that_are_right_after_all():
+def test_keywords_and_single_names_are_accepted():
     """A keyword, and one name in place of a list of names."""
     assert keras_vit.create_model(variant="ViT-Ti/16", image_size=32, classes=2).name == "vit_ti16"
     features = inspection.layer_features(model(), IMAGES, layers="encoder_norm")

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tests.training import worlds
+from tests.training import small_runs
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("rest", nargs="*", help="flags of train.main")
     options = parser.parse_args(arguments)
-    command = [sys.executable, "-m", "train.main", f"--config={worlds.RECIPE}", *options.rest]
+    command = [sys.executable, "-m", "train.main", f"--config={small_runs.RECIPE}", *options.rest]
     report(crash(pathlib.Path(options.workdir), command, options.kills, random.Random(options.seed)))
 
 
@@ -89,7 +89,7 @@ def start(command: Sequence[str], directory: pathlib.Path) -> subprocess.Popen:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
     return subprocess.Popen(
         [*command, f"--workdir={directory}"],
-        cwd=worlds.ROOT,
+        cwd=small_runs.ROOT,
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -122,8 +122,8 @@ def wait_for_write(process: subprocess.Popen, directory: pathlib.Path) -> bool:
 
 def compare(whole: pathlib.Path, killed: pathlib.Path) -> None:
     """Raise an error if the final weights or the metrics of two runs differ."""
-    worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(killed))
-    assert worlds.metrics(whole) == worlds.metrics(killed)
+    small_runs.assert_same_bits(small_runs.final_weights(whole), small_runs.final_weights(killed))
+    assert small_runs.metrics(whole) == small_runs.metrics(killed)
 
 
 if __name__ == "__main__":

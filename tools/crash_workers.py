@@ -24,7 +24,7 @@ from unittest import mock
 
 from tests import forked
 from tests.on_jax import ON_JAX
-from tests.training import worlds
+from tests.training import small_runs
 from tools.crash import compare
 from train.launching import local
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def train(directory: pathlib.Path, backend: str, processes: int, *flags: str, **fields: Any) -> None:
     """Train to the end under the supervisor."""
-    arguments = worlds.arguments(directory, *flags, **{**STEPS, **fields})
+    arguments = small_runs.arguments(directory, *flags, **{**STEPS, **fields})
     code = local.run(arguments, processes, backend, f"{directory}/logs")
     assert code == 0, f"the run in {directory} ended with exit code {code}"
 

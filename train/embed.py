@@ -53,6 +53,8 @@ def main(argv: Sequence[str]) -> int | None:
 def embed(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     output = options.output or ""
+    if not output:
+        raise ValueError("--output is missing: the file to write, which ends in .npz or .parquet.")
     if not output.endswith((".npz", ".parquet")):
         raise ValueError(f"--output must end in .npz or .parquet. Received: --output={output}.")
     if not argv[1:]:

@@ -39,7 +39,10 @@ TARGETS = {  # additional flags of each target
 }
 FILES = ("output", "overwrite", "submit")
 ENDINGS = {"slurm": ".sbatch", "tpu-vm": ".sh"}
-PASSED_ON = ("data", "model", "weights", "image_size", "adapt", "time", "distribute", "tpu", "virtual_devices")
+PASSED_ON = (
+    *("data", "model", "weights", "image_size", "adapt", "time", "epochs", "steps", "batch_size", "learning_rate"),
+    *("seed", "distribute", "tpu", "virtual_devices"),
+)
 SHARED = "/shared"  # default mount point of the shared storage
 
 common_flags.define_recipe_flags()
@@ -87,7 +90,9 @@ def main(argv: Sequence[str]) -> int | None:
     target, rest = options.target, read_arguments(argv[1:])
     check_flags(target)
     on_tpus = "accelerator" in TARGETS[target]
-    tpu = tpus.parse(options.accelerator or "", options.chips_per_vm) if on_tpus else None
+    if on_tpus and not options.accelerator:
+        raise ValueError("--accelerator is missing: the type of the TPU slice, such as v5litepod-16 or v4-32.")
+    tpu = tpus.parse(options.accelerator, options.chips_per_vm) if on_tpus else None
     backend = options.backend or default_backend(target, on_tpus)
     if tpu and backend != "jax":
         raise ValueError(
@@ -184,7 +189,7 @@ def check_flags(target: str | None) -> None:
 def check_batch_size(target: str, devices: int) -> None:
     """Raise an error if the recipe does not exist, or if the devices cannot share its batch evenly."""
     try:
-        recipe = cli.recipe_from_flags()
+        recipe = cli.recipe_from_flags(count=lambda recipe: 1)  # the number of steps is not checked
     except OSError as error:
         if target in ("local", "slurm"):
             raise

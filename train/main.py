@@ -1,18 +1,18 @@
 """Train a model from a recipe.
 
     keras-vit train folder:images
-    keras-vit train folder:images --model=ViT_S16 --weights=augreg-224 --image_size=224
+    keras-vit train folder:images --model=ViT_S16 --weights=augreg-224 --image_size=224 --epochs=20
     keras-vit train folder:images --model=hf:facebook/dinov2-small --time=20m
-    keras-vit train --config=digits --workdir=runs/digits
-    keras-vit train --config=my_recipe.py --workdir=runs/mine --config.total_steps=200 --config.seed=1
+    keras-vit train --config=digits --workdir=runs/digits --steps=200 --batch_size=32 --learning_rate=1e-3
+    keras-vit train --config=my_recipe.py --workdir=runs/mine --seed=1 --config.optim.weight_decay=0.03
 
 For a data set without a recipe, the program uses the recipe `folder`. This recipe fine-tunes published weights. The
 program chooses its settings for the images, the model and the machine, and logs them in six lines. Weights are
 downloaded once, and their size and hash are compared with the server's values. --model, --weights and
 --image_size set all fields of the recipe that depend on them. --model with a pretrained model (a name on the Hugging
 Face hub, or a checkpoint file) sets the variant, the weights, the image size and the normalization of the pixels.
---adapt=lora, head, bias or last(4) trains a part of the weights. --time=20m sets the number of steps. In Python:
-`keras_vit.fine_tune`.
+--adapt=lora, head, bias or last(4) trains a part of the weights. --epochs, --steps or --time sets the length of the
+training. Any other field of the recipe is set with --config.FIELD=VALUE. In Python: `keras_vit.fine_tune`.
 
 The run directory contains config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras and
 report.png; with --adapt=lora also adapter/, which keras_vit.load_adapter and peft read.
@@ -31,9 +31,9 @@ from absl import flags
 from keras_vit import cli
 from keras_vit.cli import common_flags
 
+common_flags.define_written_flag("workdir", "Run directory, by default runs/NAME. A stopped run is resumed.")
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
-common_flags.define_written_flag("workdir", "Run directory, by default runs/NAME. A stopped run is resumed.")
 flags.DEFINE_bool("change_recipe", False, "Resume even if the recipe or the data of the run have changed.")
 flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBoard.")
 flags.DEFINE_multi_enum(

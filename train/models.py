@@ -1,15 +1,19 @@
-"""List models and their published weights: accuracy, size, operations, measured speed, license.
+"""List models and their weights: accuracy, size, operations, measured speed, license, and the paths of the files.
 
     keras-vit models
-    keras-vit models ViT_S16 ViT_B16
-    keras-vit models --json
+    keras-vit models ViT_S16
+    keras-vit models hf:facebook/dinov2-small ViT_B16:augreg --verify
 
 Pass the values of the first two columns as --model and --weights of `keras-vit train`, or to `keras_vit.create_model`.
+For the name of a model, or of weights (MODEL:NAME, hf:OWNER/NAME, or a URL), the program also shows the URL, the size
+and the path of the weights, and where to put the files on a machine without a network. Nothing is downloaded. --verify
+compares the downloaded files with the published hashes. The exit code is 1 if a file is damaged.
 """
 
 import functools
 import importlib.resources
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,14 +23,15 @@ from absl import flags
 from keras_vit import cli
 from keras_vit.cli import common_flags
 
+flags.DEFINE_bool("verify", False, "Compare the downloaded files with their hashes.")
 common_flags.define_json_flag("a table")
 
 with cli.imports(__name__):
-    from keras_vit import list_models, list_weights
-    from keras_vit.training.planning import cost
-    from keras_vit.util import formatting
-    from keras_vit.zoo.published import PublishedWeights
-    from keras_vit.zoo.variants import constructor_name, full_name
+    from keras_vit import zoo
+    from keras_vit.util import formatting, storage
+    from keras_vit.util.progress import track
+    from keras_vit.zoo import PublishedWeights, list_weights
+    from keras_vit.zoo.variants import constructor_name, list_models
 
 COLUMNS = (
     "model",
@@ -50,14 +55,26 @@ PAPERS = {
 }
 
 
+MODEL_FILES = "config.json, preprocessor_config.json and model.safetensors"
+STATES = {True: "undamaged", False: "damaged", None: "not known: no hash is stated"}
+
+
 def main(argv: Sequence[str]) -> int:
-    chosen = [full_name(name) for name in argv[1:]] or list_models()
-    found = [row for name in chosen for row in rows(name)]
-    if flags.FLAGS.json:
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    options, given = flags.FLAGS, argv[1:]
+    models = {spelling: name for name in list_models() for spelling in (name, constructor_name(name))}
+    chosen = [models[name] for name in given if name in models] if given else list_models()
+    named = {name: describe(name) for name in given if name not in models}  # before Keras is imported
+    found = [row for name in track(chosen, "Counting", unit="models") for row in rows(name)]
+    published = [_name(row) for row in found if row["weights"]] if given or options.json or options.verify else []
+    files = {name: describe(name) for name in published}
+    if options.json:
+        content = [{**row, **files.get(_name(row), {})} for row in found] + list(named.values())
+        sys.stdout.write(json.dumps(content, indent=2) + "\n")
     else:
-        sys.stdout.write(f"{table(found)}\n\n{caption()}\n")
-    return 0
+        shown = [row for row in (files | named).values() if given or "verified" in row]
+        texts = [f"{table(found)}\n\n{caption()}\n"] if found else []
+        sys.stdout.write("\n".join([*texts, *map(as_text, shown)]))
+    return int(any(row.get("verified") == STATES[False] for row in (files | named).values()))
 
 
 def rows(model: str) -> list[dict[str, Any]]:
@@ -85,6 +102,41 @@ def caption() -> str:
     )
 
 
+def describe(name: str) -> dict[str, Any]:
+    """Return the facts about the files of weights with this name."""
+    found = zoo.parse_weights_name(name)
+    if found.location is None or storage.is_bucket_url(found.location):
+        raise ValueError(f"{name!r} is a path. Name a model, such as ViT_S14, or weights, such as hf:OWNER/NAME.")
+    same = (entry for entry in zoo.list_weights() if entry.path == found.location)
+    entry, path = found.entry or next(same, None), zoo.find_local(found.location)
+    is_of_hub = found.location.startswith("hf:")
+    page = "https://huggingface.co/" + found.location[3:].partition("@")[0]
+    row = {
+        "name": name,
+        "url": entry.url if entry else page if is_of_hub else f"https://storage.googleapis.com/{found.location}",
+        "size": size_of(path) if path else f"{entry.size_mib} MiB" if entry and entry.size_mib else "",
+        "license": entry.license if entry else "see the source",
+        "path": path,
+        "by_hand": f"{MODEL_FILES if is_of_hub else 'the file'} to {zoo.search_paths(found.location)[0]}",
+    }
+    return {**row, "verified": STATES[zoo.verify(path)]} if path and flags.FLAGS.verify else row
+
+
+def size_of(path: str) -> str:
+    """Return the size of a file, or the total size of the files in a directory."""
+    files = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]
+    return f"{sum(map(os.path.getsize, files)) / 2**20:.0f} MiB"
+
+
+def as_text(row: Mapping[str, Any]) -> str:
+    """Return the facts about the files of weights as a text with a line for each fact."""
+    verified = f" ({row['verified']})" if "verified" in row else ""
+    shown = {**row, "path": (row["path"] or "not here") + verified}
+    names = {"url": "URL", "size": "size", "license": "license", "path": "path", "by_hand": "by hand"}
+    lines = (f"  {text:8} {shown[name]}\n" for name, text in names.items() if shown[name])
+    return f"{row['name']}\n{''.join(lines)}"
+
+
 @functools.cache
 def measured() -> dict[str, Any]:
     """Return the measured speeds, written by `python -m benchmarks.models`."""
@@ -92,7 +144,13 @@ def measured() -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['model']}:{row['weights']}"
+
+
 def _row(model: str, entry: PublishedWeights | None) -> dict[str, Any]:
+    from keras_vit.training.planning import cost  # imports Keras, which the files of weights do not need
+
     pixels, classes, arguments = (entry.resolution, entry.classes, entry.arguments) if entry else (224, 1000, {})
     head = {"classes": classes} if classes else {"include_top": False}
     counted = cost.of_variant(model, image_size=pixels, **head, **arguments)

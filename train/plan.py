@@ -45,7 +45,12 @@ PAPER = {"ViT-L/16": {"ImageNet-21k": 230, "JFT-300M": 680}, "ViT-H/14": {"JFT-3
 
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
-    recipe = recipes.resolve(cli.recipe_from_flags(argv[1:]))  # with the architecture of a local checkpoint
+
+    def count(recipe: Recipe) -> int:
+        return sizes.of_recipe(recipe, options.examples, options.classes)[0]
+
+    recipe = cli.recipe_from_flags(argv[1:], count=count)
+    recipe = recipes.resolve(recipe)  # with the architecture of a local checkpoint
     devices = options.devices
     examples, classes, batch = sizes.of_recipe(recipe, options.examples, options.classes)
     channels = batch["image"].shape[-1] if batch else 3

@@ -52,6 +52,8 @@ def main(argv: Sequence[str]) -> int:
         if "seed" in space or options.trials:
             raise ValueError("--seeds excludes --grid=seed=... and --trials.")
         space["seed"] = list(range(recipe.seed, recipe.seed + options.seeds))
+    if options.epochs and "data.batch_size" in space:
+        raise ValueError("--epochs sets one number of steps, which fits one batch size. Pass --steps instead.")
     if not space:
         raise ValueError("--grid is missing: the fields of the recipe to sweep over, such as --grid=seed=0,1,2")
     if options.range and not options.trials:

@@ -25,25 +25,15 @@ from collections.abc import Callable, Sequence
 from absl import app, flags
 
 from keras_vit.cli import command_line, exit_codes
-from keras_vit.cli.command_line import imports
-from keras_vit.cli.common_flags import default_workdir, recipe_from_flags
-from keras_vit.cli.exit_codes import WHERE_FROM, WRONG_USAGE
-from keras_vit.cli.ray_run import run_on_ray
+from keras_vit.cli.command_line import imports as imports
+from keras_vit.cli.common_flags import default_workdir as default_workdir
+from keras_vit.cli.common_flags import recipe_from_flags as recipe_from_flags
+from keras_vit.cli.exit_codes import WHERE_FROM as WHERE_FROM
+from keras_vit.cli.exit_codes import WRONG_USAGE as WRONG_USAGE
+from keras_vit.cli.ray_run import run_on_ray as run_on_ray
 from keras_vit.util import storage
-from keras_vit.util.logs import terminal
+from keras_vit.util.logs import terminal as terminal
 from keras_vit.util.signals import StopRequest
-
-__all__ = [
-    "WHERE_FROM",
-    "WRONG_USAGE",
-    "default_workdir",
-    "imports",
-    "published",
-    "recipe_from_flags",
-    "run",
-    "run_on_ray",
-    "terminal",
-]
 
 Main = Callable[[Sequence[str]], int | None]
 

@@ -12,7 +12,7 @@ from absl import flags, logging
 from keras_vit.cli import common_flags, exit_codes
 from keras_vit.runs import recipe_file
 from keras_vit.training import chosen_recipe
-from keras_vit.util import logs, source_specs, storage
+from keras_vit.util import foreign_names, logs, source_specs, storage
 from keras_vit.util.progress import Progress
 
 HELP = "--help lists the flags."
@@ -74,7 +74,10 @@ def parse(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(_rewrite_overrides(argv))
     except flags.Error as error:
-        sys.stderr.write(f"error: {str(error).rstrip('.')}. {HELP}\n")
+        text = f"{str(error).rstrip('.')}."
+        if isinstance(error, flags.UnrecognizedFlagError):
+            text = _unknown_flag(error.flagvalue)
+        sys.stderr.write(f"error: {text} {HELP}\n")
         sys.exit(exit_codes.WRONG_USAGE)
 
 
@@ -121,8 +124,41 @@ def check_weights(name: str) -> None:
 
 def help_text(doc: str, full: bool = False) -> str:
     """Return the help of the running program. With `full`, the help also lists the flags of other packages."""
-    own = f"{flags.FLAGS.main_module_help()}\n  --verbosity=1: Also show the output of TensorFlow and converters."
+    own = "\n".join(map(_describe, flags.FLAGS.get_key_flags_for_module(sys.argv[0])))
+    own += "\n  --verbosity=1: Also show the output of TensorFlow and converters."
     return f"{doc.strip()}\n\nflags:\n{flags.FLAGS.get_help() if full else own}\n"
+
+
+def _describe(flag: flags.Flag) -> str:
+    """Return the help of a flag. absl would sort the flags by name, instead of in the order of their definitions."""
+    is_given = flag.default_as_str not in (None, "'false'", "'[]'")
+    details = [f"default: {flag.default_as_str}"] if is_given else []
+    details += [flag.parser.syntactic_help] if flag.parser.syntactic_help else []
+    purpose = (flag.help or "").partition(";\n")[0]  # without the remark of absl that a flag may be repeated
+    text = f"--{'[no]' if flag.boolean else ''}{flag.name}: {purpose}" + "".join(f" ({detail})" for detail in details)
+    return flags.text_wrap(text, indent="      ", firstline_indent="  ")
+
+
+def _unknown_flag(argument: str) -> str:
+    """Return a message about an unknown flag, with the flag or the field of the recipe to use instead."""
+    from keras_vit.util import checks  # imports NumPy
+
+    known = flags.FLAGS
+    name, _, value = argument.lstrip("-").partition("=")
+    fields, advice = foreign_names.fields_like(name)
+    named = [flag for flag in map(foreign_names.flag_of, fields) if flag in known]
+    if not named and "override" in known:
+        named = [f"config.{field}" for field in fields if not field.startswith("--")]
+    if advice and all(flag in known for flag in re.findall(r"--(\w+)", advice)):
+        hint = f" {advice}"
+    elif named:
+        typed = [f"--{flag}={value or 'VALUE'}" for flag in named]
+        hint = f" Type {' or '.join(typed)}."
+    else:
+        spellings = {last: f"config.{field}" for last, field in foreign_names.BY_LAST_COMPONENT.items()}
+        spellings = {**(spellings if "override" in known else {}), **{flag: flag for flag in known}}
+        hint = checks.did_you_mean(f"--{spellings[word]}" for word in checks.closest(name, spellings, 0.7))
+    return f"There is no flag --{name}.{hint}"
 
 
 def _rewrite_overrides(argv: Sequence[str]) -> list[str]:

@@ -18,7 +18,6 @@ PROGRAMS = {
     "benchmark": "export.benchmark",
     "serve": "export.serve",
     "client": "export.client",
-    "weights": "export.weights",
     "convert-checkpoint": "export.convert_checkpoint",
     "check-data": "train.check_data",
     "sample-data": "train.sample_data",
@@ -27,7 +26,6 @@ PROGRAMS = {
     "sweep": "train.sweep",
     "models": "train.models",
     "runs": "train.runs",
-    "compare": "train.compare",
     "vtab": "train.vtab",
 }
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -45,12 +43,11 @@ def main() -> None:
         sys.stdout.write(f"{__version__}\n")
         return
     if name not in PROGRAMS:
-        from keras_vit.util import checks  # imports NumPy, which the overview does not need
+        from keras_vit.util import checks, foreign_names  # imports NumPy, which the overview does not need
 
-        sys.stderr.write(
-            f"keras-vit: there is no command {name!r}.{checks.nearest(name, PROGRAMS)} "
-            f"The commands are: {', '.join(PROGRAMS)}.\n"
-        )
+        meant = foreign_names.COMMANDS.get(name.lower())
+        hint = checks.did_you_mean([meant] if meant else checks.closest(name, PROGRAMS))
+        sys.stderr.write(f"keras-vit: there is no command {name!r}.{hint} The commands are: {', '.join(PROGRAMS)}.\n")
         sys.exit(2)
     sys.argv[1:] = arguments
     runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)

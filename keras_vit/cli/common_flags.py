@@ -1,5 +1,6 @@
 """Flags that several programs share, and the recipe that they describe. A flag has the same meaning in all programs."""
 
+import ast
 import hashlib
 import os
 import re
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from keras_vit.training import chosen_recipe
-from keras_vit.util import file_io, image_files, storage
+from keras_vit.util import file_io, foreign_names, image_files, storage
 
 if TYPE_CHECKING:
     from keras_vit.recipe import Recipe
@@ -20,13 +21,13 @@ flags.disclaim_key_flags()  # the flags belong to the program that defines them
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker", "tpu", "data_parallel", "fsdp")
 
 
+# Fields of the recipe that have flags of their own.
+FIELDS_OF_FLAGS = ("total_steps", "data.batch_size", "optim.learning_rate", "seed")
+
+
 def define_recipe_flags() -> None:
-    """Define the flags that choose and change a recipe."""
+    """Define the flags that choose and change a recipe, the most used flags first."""
     define_data_flag()
-    flags.DEFINE_string("config", None, "Recipe: its name, such as digits, or a file that defines get_config().")
-    flags.DEFINE_multi_string(
-        "override", [], "Change a field of the recipe: FIELD=VALUE, the same as --config.FIELD=VALUE. May be repeated."
-    )
     flags.DEFINE_string(
         "model",
         None,
@@ -39,14 +40,23 @@ def define_recipe_flags() -> None:
         "Initial weights: a published name such as augreg, hf:OWNER/NAME on the Hugging Face hub, a file, or 'none' to "
         "train from scratch.",
     )
-    flags.DEFINE_integer("image_size", None, "Height and width of the images; by default as in the recipe.", 1)
     flags.DEFINE_string(
         "adapt", None, "Weights to train: all, head, last(4), bias, lora or lora(rank=8). Default: the recipe's."
     )
+    flags.DEFINE_float("epochs", None, "Passes over the training images, in place of a number of steps.", 0.0)
+    flags.DEFINE_integer("steps", None, "Number of steps (the field total_steps).", 0)
     flags.DEFINE_string(
         "time",
         None,
         "Time limit for training, such as 20m or 1h30m. A few steps are measured to set total_steps.",
+    )
+    flags.DEFINE_integer("batch_size", None, "Images per step, over all devices (data.batch_size).", 1)
+    flags.DEFINE_float("learning_rate", None, "Highest learning rate (optim.learning_rate).", 0.0)
+    flags.DEFINE_integer("image_size", None, "Height and width of the images; by default as in the recipe.", 1)
+    flags.DEFINE_integer("seed", None, "Seed of the initial weights, the order of the images and the augmentation.")
+    flags.DEFINE_string("config", None, "Recipe: its name, such as digits, or a file that defines get_config().")
+    flags.DEFINE_multi_string(
+        "override", [], "Change a field of the recipe: FIELD=VALUE, the same as --config.FIELD=VALUE. May be repeated."
     )
     flags.DEFINE_bool("list_recipes", False, "List the recipes of the package and exit.")
 
@@ -182,20 +192,35 @@ def data_argument(arguments: Sequence[str]) -> str | None:
 def choices_from_flags(arguments: Sequence[str]) -> chosen_recipe.Choices:
     """Return the choices from the flags of `define_recipe_flags` and from the other arguments."""
     options = flags.FLAGS
-    names = ("config", "model", "weights", "image_size", "adapt", "time")
-    overrides = dict(override.partition("=")[::2] for override in options.override)
+    names = ("config", "model", "weights", "image_size", "adapt", "time", "epochs")
+    chosen: dict[str, str] = {}
+    of_flags = [(field, options[foreign_names.flag_of(field)].value) for field in FIELDS_OF_FLAGS]
+    overrides = [override.partition("=")[::2] for override in options.override]
+    for field, text in [*((field, str(value)) for field, value in of_flags if value is not None), *overrides]:
+        if text != chosen.setdefault(field, text) and _literal(chosen[field]) != _literal(text):
+            raise ValueError(f"{field} has two values, {chosen[field]} and {text}. Pass one of them.")
     given = {name: options[name].value for name in names}
-    return chosen_recipe.Choices(data_argument(arguments), **given, overrides=overrides, as_text=True)
+    return chosen_recipe.Choices(data_argument(arguments), **given, overrides=chosen, as_text=True)
 
 
-def recipe_from_flags(arguments: Sequence[str] = (), workdir: str | None = None) -> "Recipe":
+def recipe_from_flags(
+    arguments: Sequence[str] = (), workdir: str | None = None, count: "Callable[[Recipe], int] | None" = None
+) -> "Recipe":
     """Return the checked recipe of the flags; see `chosen_recipe.recipe_of`."""
-    return chosen_recipe.recipe_of(choices_from_flags(arguments), workdir)
+    return chosen_recipe.recipe_of(choices_from_flags(arguments), workdir, count)
 
 
 def default_workdir(arguments: Sequence[str] = ()) -> str:
     """Return the run directory to use without `--workdir`."""
     return choices_from_flags(arguments).workdir()
+
+
+def _literal(text: str) -> Any:
+    """Return the value of a text in Python syntax, or the text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def _check_flag(name: str, check: Callable[[Any], object]) -> None:

@@ -19,9 +19,10 @@ def run_on_ray(images: Sequence[str], features: bool) -> int:
     options = flags.FLAGS
     wrong = [f"--{name}" for name in _LOCAL_ONLY if name in options and options[name].present]
     if wrong or not images or not options.output:
+        received = ", ".join(wrong) or ("no --output" if images else "no images")
         raise ValueError(
             "--engine=ray needs images and --output, a folder or a URL for Parquet files, and takes neither "
-            f"{' nor '.join(f'--{name}' for name in _LOCAL_ONLY)}. Received: {', '.join(wrong) or options.output}."
+            f"{' nor '.join(f'--{name}' for name in _LOCAL_ONLY)}. Received: {received}."
         )
     remote = file_io.is_remote(options.output)
     names = ("batch_size", *([] if features else ["top_k"]))

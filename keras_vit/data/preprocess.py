@@ -13,6 +13,18 @@ from keras_vit.data import augment, crops, images, randaugment, scaling, seeds  
 from keras_vit.data.parse import EXAMPLE, GEOMETRIC, VALUE, Call, operation, parse
 from keras_vit.util import checks
 
+__all__ = [
+    "complete",
+    "device_function",
+    "host_function",
+    "is_random",
+    "keep",
+    "onehot",
+    "output_size",
+    "single_image",
+    "split",
+]
+
 
 @operation(EXAMPLE)
 def onehot(

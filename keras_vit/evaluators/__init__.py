@@ -12,10 +12,10 @@ from keras_vit.evaluators import (  # noqa: F401 - each module registers its eva
     knn,
     linear_probe,
     regression,
-    results_table,
     segmentation,
     vtab,
 )
+from keras_vit.evaluators import results_table as results_table
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
 from keras_vit.evaluators.dataset import EvaluationData, split_opener
 from keras_vit.evaluators.dataset import collect as collect
@@ -47,6 +47,5 @@ __all__ = [
     "Suite",
     "evaluate",
     "register",
-    "results_table",
     "split_opener",
 ]

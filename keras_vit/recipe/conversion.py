@@ -16,7 +16,7 @@ from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import ARGUMENT_FIELDS, CHOICES, MINIMUM, Recipe, TaskField
 from keras_vit.recipe.model import DERIVED, argument_names
 from keras_vit.tasks import MaskedTask, Task
-from keras_vit.util import checks
+from keras_vit.util import checks, foreign_names
 
 _ARGUMENTS = "model.arguments"
 
@@ -159,12 +159,15 @@ def _check_argument(variant: str, name: str) -> None:
 
 def _unknown(path: str, names: list[str]) -> str:
     parent, _, name = path.rpartition(".")
-    if parent == "model" and name in argument_names(""):
-        return f"The recipe has no field {path}. Did you mean {_ARGUMENTS}.{name}?"
     if not names:
         return f"The recipe has no field {path}. {parent} has no fields of its own."
     known = [f"{parent}.{field}" if parent else field for field in names]
-    return f"The recipe has no field {path}.{checks.nearest(path, known)} Known fields: {', '.join(known)}."
+    paths = {**foreign_names.BY_LAST_COMPONENT, **dict(zip(names, known, strict=True))}
+    fields, advice = foreign_names.fields_like(name)
+    fields = fields or [f"{_ARGUMENTS}.{own}" for own in argument_names("") if own == name]
+    fields = fields or [paths[own] for own in checks.closest(name, paths, 0.7)]
+    hint = f" {advice}" if advice else checks.did_you_mean(fields)
+    return f"The recipe has no field {path}.{hint} Known fields: {', '.join(known)}."
 
 
 def _annotations(kind: Any) -> dict[str, Any]:

@@ -6,37 +6,22 @@ In files and on the command line, a task is a text: `"mae(mask_ratio=0.75)"`.
 import copy
 from typing import TYPE_CHECKING, Any
 
-from keras_vit.tasks.classification import Classification
-from keras_vit.tasks.distillation import Distillation
-from keras_vit.tasks.mae import MAE
-from keras_vit.tasks.masked import MaskedTask
-from keras_vit.tasks.masked_patch import MaskedPatch
-from keras_vit.tasks.multi_label import MultiLabel
-from keras_vit.tasks.regression import Regression
-from keras_vit.tasks.segmentation import Segmentation
-from keras_vit.tasks.task import Shown, Task, evaluation, loss_and_metrics
+from keras_vit.tasks.classification import Classification as Classification
+from keras_vit.tasks.distillation import Distillation as Distillation
+from keras_vit.tasks.mae import MAE as MAE
+from keras_vit.tasks.masked import MaskedTask as MaskedTask
+from keras_vit.tasks.masked_patch import MaskedPatch as MaskedPatch
+from keras_vit.tasks.multi_label import MultiLabel as MultiLabel
+from keras_vit.tasks.regression import Regression as Regression
+from keras_vit.tasks.segmentation import Segmentation as Segmentation
+from keras_vit.tasks.task import Shown as Shown
+from keras_vit.tasks.task import Task as Task
+from keras_vit.tasks.task import evaluation as evaluation
+from keras_vit.tasks.task import loss_and_metrics as loss_and_metrics
 from keras_vit.util import literal_calls
 
 if TYPE_CHECKING:
     from keras_vit.data.sources import Source
-
-__all__ = [
-    "TASKS",
-    "Classification",
-    "Distillation",
-    "MAE",
-    "MaskedPatch",
-    "MaskedTask",
-    "MultiLabel",
-    "Regression",
-    "Segmentation",
-    "Shown",
-    "Task",
-    "bind",
-    "evaluation",
-    "loss_and_metrics",
-    "parse_task",
-]
 
 TASKS: dict[str, Any] = {
     task.name: task for task in (Classification, MultiLabel, Distillation, Regression, Segmentation, MaskedPatch, MAE)

@@ -1,9 +1,10 @@
 """Creation of a recipe from the user's choices: flags, or the arguments of `keras_vit.fine_tune`."""
 
 import dataclasses
+import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.runs import recipe_file
@@ -20,7 +21,7 @@ _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """Choices of a user. A choice of None is left to the recipe.
+    """Choices of a user. A choice of None is left to the recipe. `epochs` sets the number of steps.
 
     `overrides` maps dotted fields of the recipe to values. With `as_text`, the values are texts in Python syntax.
     """
@@ -32,6 +33,7 @@ class Choices:
     image_size: int | None = None
     adapt: str | None = None
     time: str | float | None = None
+    epochs: float | None = None
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     as_text: bool = False
 
@@ -42,8 +44,22 @@ class Choices:
             )
         if self.data and not self.config and self.data in recipe_file.names() and not os.path.exists(self.data):
             raise ValueError(f"{self.data!r} is a recipe, not a data set: --config={self.data}")
+        own = {
+            "adapt": self.adapt,
+            "model.weights": self.weights,
+            "model.image_size": self.image_size,
+            "time": self.time,
+        }
+        for field, value in own.items():
+            other, same = self.overrides.get(field, value), seconds_of if field == "time" else str
+            if value is not None and same(value) != same(other):
+                raise ValueError(f"{field} has two values, {value} and {other}. Pass one of them.")
+        time = self.time is not None or "time" in self.overrides
+        if self.epochs is not None and (time or "total_steps" in self.overrides):
+            other = "the time" if time else "the steps"
+            raise ValueError(f"The epochs set total_steps. Pass either the epochs or {other}.")
         both = sorted(self.overrides.keys() & OF_TIME)
-        if both and (self.time is not None or "time" in self.overrides):
+        if both and time:
             raise ValueError(f"The time sets {', '.join(sorted(OF_TIME))}. Pass either the time or {both[0]}.")
 
     def workdir(self) -> str:
@@ -53,19 +69,19 @@ class Choices:
         return os.path.join("runs", name.removesuffix(".py") or "run")
 
 
-def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
+def recipe_of(choices: Choices, workdir: str | None = None, count: "Callable[[Recipe], int] | None" = None) -> "Recipe":
     """Return the checked recipe for the user's choices. The choices take precedence over settings fitted to the data.
 
     If the `get_config` of a recipe has keyword arguments named `data`, `model`, `image_size` or `adapt`, these choices
     are passed to it. The function `fit` of a recipe file receives the recipe and the function that applies the choices.
     With `workdir`, pixels are normalized as when the weights were trained, and a resumed run keeps the settings that
-    were fitted at its start.
+    were fitted at its start. `count` returns the number of training images of a recipe, by default from its data.
     """
     from absl import logging
 
     from keras_vit import recipe as recipes
     from keras_vit.checkpoints.recognition import read_headers
-    from keras_vit.data import preprocess, split_sizes
+    from keras_vit.data import open_source, preprocess, split_sizes
     from keras_vit.runs import pixel_range, run_directory
     from keras_vit.training.planning import fitting, rules
 
@@ -113,6 +129,10 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
                 raise
             return None  # the rules replace default weights that are unavailable
 
+    @functools.cache
+    def images_in(source: str, split: str) -> int:
+        return open_source(source, split=split).num_examples
+
     def change(recipe: "Recipe") -> "Recipe":
         if began:
             fields = fitting.FIELDS + (() if choices.model or weights else fitting.MODEL_FIELDS)
@@ -133,6 +153,10 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
         for field, value in choices.overrides.items():
             text = choices.as_text
             recipe = recipes.override(recipe, field, value) if text else recipes.replace(recipe, {field: value})
+        if choices.epochs is not None:
+            images = count(recipe) if count else images_in(recipe.data.source, recipe.data.train_split)
+            total = max(1, round(choices.epochs * images / recipe.data.batch_size))
+            recipe = recipes.replace(recipe, {"total_steps": total})
         return normalized(recipe) if workdir else recipe
 
     recipe = recipes.check(fit(recipe, change))

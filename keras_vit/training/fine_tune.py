@@ -19,6 +19,7 @@ def fine_tune(
     image_size: int | None = None,
     adapt: str | None = None,
     time: str | float | None = None,
+    epochs: float | None = None,
     overrides: Mapping[str, Any] | None = None,
     distribute: str = "auto",
     tpu: str = "local",
@@ -42,6 +43,7 @@ def fine_tune(
         image_size: Height and width of the images in pixels.
         adapt: Weights to train, as in `keras_vit.adapt`: `"all"`, `"head"`, `"lora"`.
         time: Time limit for training in seconds, or as a text such as `"20m"`.
+        epochs: Number of passes over the training images, in place of a time or a number of steps.
         overrides: Other fields of the recipe by their dotted paths, such as `{"optim.learning_rate": 1e-4}`.
         distribute: Devices to train on. `"auto"` takes all devices of the machine, `"one_device"` a single device.
             TensorFlow also takes `"mirrored"`, `"multi_worker"` and `"tpu"`. JAX also takes `"data_parallel"`, `"fsdp"`
@@ -74,6 +76,7 @@ def fine_tune(
         image_size=image_size,
         adapt=adapt,
         time=time,
+        epochs=epochs,
         overrides=dict(overrides or {}),
     )
     path = str(os.fspath(workdir or choices.workdir()))

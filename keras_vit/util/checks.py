@@ -15,8 +15,21 @@ Value = TypeVar("Value")
 
 def nearest(value: str, choices: Iterable[object]) -> str:
     """Return a hint with the choice most similar to `value`, or an empty string."""
-    matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+    return did_you_mean(closest(value, choices))
+
+
+def closest(value: str, choices: Iterable[object], similarity: float = 0.6) -> list[str]:
+    """Return the choice most similar to `value`, if there is one. Words of up to three letters resemble too many.
+
+    `similarity` is the minimum ratio of `difflib`. A larger number suits many choices.
+    """
+    return difflib.get_close_matches(str(value), map(str, choices), 1, similarity) if len(str(value)) >= 4 else []
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """Return a hint with names, or an empty string if there are none."""
+    text = " or ".join(map(repr, names))
+    return f" Did you mean {text}?" if text else ""
 
 
 def described(value: object) -> str:

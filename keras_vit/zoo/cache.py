@@ -41,6 +41,16 @@ def fetch(location: str) -> str:
     file's SHA-256 is stored in `NAME.npz.sha256` and compared at each use. A damaged file is downloaded again. For
     models of the hub, `huggingface_hub` has its own cache. The weights are compared with the SHA-256 reported by the
     hub.
+
+    Args:
+        address: A path in the bucket of published weights, a model of the Hugging Face hub (`"hf:OWNER/NAME"`), or the
+            URL of a file in a bucket (`"gs://BUCKET/NAME"`).
+
+    Raises:
+        OSError: If the weights cannot be downloaded.
+
+    Example:
+        path = keras_vit.zoo.fetch("vit_models/augreg/index.csv")
     """
     if storage.is_bucket_url(location):
         return storage.fetched(location)

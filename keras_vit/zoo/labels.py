@@ -14,7 +14,18 @@ _FILES = {1000: "imagenet1k.tsv.gz", 21_843: "imagenet21k.tsv.gz"}
 
 @functools.cache
 def imagenet_classes(classes: int = 1000) -> tuple[tuple[str, str], ...]:
-    """Return (WordNet identifier, name) for each class of an ImageNet head, in the order of published checkpoints."""
+    """Return (WordNet identifier, name) for each class of an ImageNet head, in the order of published checkpoints.
+
+    Args:
+        classes: Number of classes: 1000 for ImageNet-1k, 21843 for ImageNet-21k.
+
+    Raises:
+        ValueError: If ImageNet has no head with this number of classes.
+
+    Example:
+    >>> keras_vit.zoo.imagenet_classes()[0]
+    ('n01440764', 'tench, Tinca tinca')
+    """
     if classes not in _FILES:
         raise ValueError(f"ImageNet heads have 1000 or 21843 classes. Received: classes={classes}. Pass `class_names`.")
     file = importlib.resources.files("keras_vit.zoo") / "assets" / _FILES[classes]

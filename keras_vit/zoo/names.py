@@ -111,7 +111,9 @@ def _hint(path: str) -> str:
     if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not path.endswith(_FILE_SUFFIXES):
         return f" For the model of this name on the Hugging Face hub: 'hf:{path}'."
     models = [entry.model for entry in list_weights() if entry.name == path]
-    return f" For published weights, add the model: '{constructor_name(models[0])}:{path}'." if models else ""
+    if models:
+        return f" For published weights, add the model: '{constructor_name(models[0])}:{path}'."
+    return checks.nearest(path, map(constructor_name, list_models()))
 
 
 def _path_of(url: str) -> str:

@@ -34,7 +34,7 @@ CHOICES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", CHOICES)
-def test_only_the_chosen_weights_are_trained(choice, tmp_path):
+def test_only_the_selected_weights_are_trainable(choice, tmp_path):
     model = tiny.model()
     keras_vit.adapt(model, choice)
     expected = CHOICES[choice](model)
@@ -50,7 +50,7 @@ def test_only_the_chosen_weights_are_trained(choice, tmp_path):
 
 
 @pytest.mark.slow
-def test_fit_changes_the_chosen_weights_and_statistics():
+def test_fit_updates_only_the_selected_weights_and_their_statistics():
     backbone = keras.Sequential([tiny.model(include_top=False), keras.layers.BatchNormalization(name="own_norm")])
     model = keras.Sequential([backbone, keras.layers.Dense(3, name="own_head")])
     model.build((None, tiny.SIZE, tiny.SIZE, 3))
@@ -69,7 +69,7 @@ def _value(model, path):
 
 
 @pytest.mark.slow
-def test_compiled_functions_of_the_other_weights_are_dropped():
+def test_adapt_discards_functions_compiled_for_other_trainable_weights():
     model = tiny.model(num_layers=1)
     for change in (lambda: keras_vit.adapt(model, "lora"), lambda: keras_vit.merge_adapter(model)):
         model.train_function = model.test_function = model.predict_function = print
@@ -77,7 +77,7 @@ def test_compiled_functions_of_the_other_weights_are_dropped():
         assert model.train_function is model.test_function is model.predict_function is None
 
 
-def test_the_statistics_of_a_linear_probe_follow_the_images():
+def test_statistics_of_a_linear_probe_are_those_of_the_images():
     model = tiny.model(head_norm=True)
     keras_vit.adapt(model, "head")
     assert model.get_layer("head_norm").trainable
@@ -128,13 +128,13 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("choice", ERRORS)
-def test_mistakes(choice):
+def test_wrong_specifications_are_refused(choice):
     with pytest.raises(ValueError, match=ERRORS[choice]):
         keras_vit.adapt(tiny.model(), choice)
 
 
 @pytest.mark.slow
-def test_models_without_the_layers_that_a_choice_needs():
+def test_models_without_the_required_layers_are_refused():
     with pytest.raises(ValueError, match="head"):
         keras_vit.adapt(tiny.model(include_top=False), "head")
     with pytest.raises(ValueError, match="no such layers"):
@@ -148,14 +148,14 @@ def test_models_without_the_layers_that_a_choice_needs():
         keras_vit.adapt(model, "lora(4)")
 
 
-def test_kernels_with_lora_stay_frozen_after_another_choice():
+def test_kernels_with_lora_stay_frozen_after_a_second_adapt():
     model = tiny.model(num_layers=1)
     for choice in ("lora", "head", "lora"):
         keras_vit.adapt(model, choice)
         assert not {f"{layer.path}/kernel" for layer in lora_layers(model)} & paths(model)
 
 
-def test_lora_of_another_scale_or_of_other_layers_is_refused():
+def test_existing_lora_of_another_scale_or_other_layers_is_refused():
     model = tiny.model(num_layers=1)
     keras_vit.adapt(model, "lora(2)")
     for choice in ("lora(2, alpha=5)", "lora(2, layers='query')"):

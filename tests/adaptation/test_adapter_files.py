@@ -42,7 +42,7 @@ def layers_with_lora(model):
 
 
 @pytest.mark.slow
-def test_golden_adapter(tmp_path):
+def test_adapter_of_peft_gives_the_outputs_of_peft(tmp_path):
     golden = np.load(LORA / "io.npz")
     model, images = model_from_checkpoint(LORA / "base"), golden["image"]
     np.testing.assert_allclose(model.predict(images, verbose=0), golden["base_logits"], **TOLERANCE)
@@ -75,7 +75,7 @@ IN_BLOCK = re.compile(r".*\b(layer|layers|blocks)\.(\d+)\..*")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
-def test_an_adapter_of_every_matrix_equals_the_merged_base(name, tmp_path):
+def test_adapter_of_every_matrix_equals_the_merged_base_model(name, tmp_path):
     rng, tensors, rslora = np.random.default_rng(0), load_file(files.golden_path(name)), name.startswith("hf_d")
     config = files.GOLDEN / f"{name}_config.json"
     config = json.loads(config.read_text()) if config.exists() else None
@@ -113,7 +113,7 @@ def test_an_adapter_of_every_matrix_equals_the_merged_base(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_adapter_of_query_key_and_value_is_written_as_it_was(tmp_path):
+def test_fused_qkv_adapter_round_trip(tmp_path):
     rng = np.random.default_rng(0)
     shapes = {"blocks.1.attn.qkv.lora_A.weight": (3, 16), "blocks.1.attn.qkv.lora_B.weight": (48, 3)}
     adapter = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
@@ -131,7 +131,7 @@ def test_one_adapter_of_query_key_and_value_is_written_as_it_was(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", ["value", "query|value", "key"])
-def test_some_of_query_key_and_value_in_one_matrix(layers, tmp_path):
+def test_adapter_of_part_of_a_fused_qkv_matrix_round_trip(layers, tmp_path):
     model, images = tiny.model(), np.random.default_rng(0).normal(size=(2, tiny.SIZE, tiny.SIZE, 3)).astype("float32")
     keras_vit.adapt(model, f"lora(rank=2, alpha=3, layers='{layers}')")
     for index, layer in enumerate(layers_with_lora(model)):
@@ -143,7 +143,7 @@ def test_some_of_query_key_and_value_in_one_matrix(layers, tmp_path):
     np.testing.assert_allclose(np.asarray(other(images)), np.asarray(model(images)), **TOLERANCE)
 
 
-def test_a_written_configuration():
+def test_written_adapter_configuration_has_the_fields_of_peft():
     """peft reads the most frequent rank and alpha of the modules, and a list of the others."""
     scales = {"a.query": (8, 16), "b.query": (4, 16), "c.query": (8, 16), "c.value": (8, 8)}
     found = adapter_config.document(scales, ["classifier"], "hf:google/vit@v1")
@@ -181,7 +181,7 @@ def adapter_fields(folder, **fields):
         ("init_lora_weights", [True, False, "gaussian"], ["pissa"]),
     ],
 )
-def test_fields_have_values_within_their_bounds(field, good, bad, tmp_path):
+def test_fields_out_of_range_are_refused(field, good, bad, tmp_path):
     for value in good:
         adapter_fields(tmp_path, **{field: value})
     for value in bad:
@@ -201,13 +201,13 @@ QUERIES = ("query", "layer.0.attn.query", "layer.1.attn.query", "blocks.1.query"
         ({"target_modules": ["query"], "modules_to_save": ["layer"]}, (QUERIES[0], QUERIES[3])),
     ],
 )
-def test_modules_that_a_configuration_names(fields, targets, tmp_path):
+def test_target_modules_match_as_in_peft(fields, targets, tmp_path):
     """As peft's `check_target_module_exists`: lists name the ends of modules."""
     config = adapter_fields(tmp_path, **fields)
     assert tuple(module for module in QUERIES if config.is_target(module)) == targets
 
 
-def test_saved_modules_ranks_and_scales_of_a_configuration(tmp_path):
+def test_modules_to_save_and_rank_and_alpha_patterns_are_read(tmp_path):
     config = adapter_fields(
         tmp_path,
         **{"modules_to_save": ["classifier"], "r": 4, "lora_alpha": 12},
@@ -294,7 +294,7 @@ REFUSED_TENSORS = {
 
 
 @pytest.mark.parametrize("case", REFUSED_TENSORS)
-def test_tensors_that_do_not_fit_are_refused(case, tmp_path):
+def test_tensors_that_do_not_match_the_model_are_refused(case, tmp_path):
     tensors, config = golden_parts()
     changes, message = REFUSED_TENSORS[case]
     tensors = {name: tensor for name, tensor in {**tensors, **changes}.items() if tensor is not None}
@@ -304,7 +304,7 @@ def test_tensors_that_do_not_fit_are_refused(case, tmp_path):
     assert not layers_with_lora(model)
 
 
-def test_truncated_and_missing_files(tmp_path):
+def test_truncated_and_missing_files_are_refused(tmp_path):
     model = model_from_checkpoint(LORA / "base")
     shutil.copytree(LORA / "adapter", tmp_path / "cut")
     content = (tmp_path / "cut" / WEIGHTS).read_bytes()
@@ -322,7 +322,7 @@ def test_truncated_and_missing_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_with_other_lora_is_refused(tmp_path):
+def test_loading_over_lora_of_other_layers_is_refused(tmp_path):
     model = model_from_checkpoint(LORA / "base")
     keras_vit.adapt(model, "lora(rank=4, layers='query|key')")
     with pytest.raises(CheckpointError, match="merge_adapter"):
@@ -333,7 +333,7 @@ def test_a_model_with_other_lora_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_models_that_no_adapter_describes(tmp_path):
+def test_models_that_an_adapter_cannot_represent_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="without LoRA"):
         keras_vit.save_adapter(tiny.model(), tmp_path)
     model = tiny.model()
@@ -349,7 +349,7 @@ def test_models_that_no_adapter_describes(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_adapter_on_a_quantized_base(tmp_path):
+def test_adapter_on_a_quantized_base_model_round_trip(tmp_path):
     golden = np.load(LORA / "io.npz")
     model = model_from_checkpoint(LORA / "base")
     model.quantize("int8", filters=lambda layer: layer.name != "head")
@@ -362,7 +362,7 @@ def test_an_adapter_on_a_quantized_base(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_saved_model_keeps_the_adapter(tmp_path):
+def test_saved_model_keeps_the_adapter(tmp_path):
     golden = np.load(LORA / "io.npz")
     model = model_from_checkpoint(LORA / "base")
     keras_vit.load_adapter(model, LORA / "adapter")
@@ -373,7 +373,7 @@ def test_a_saved_model_keeps_the_adapter(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_has_its_adapter_next_to_the_model(tmp_path, caplog):
+def test_run_writes_its_adapter_next_to_the_model(tmp_path, caplog):
     model = model_from_checkpoint(LORA / "base")
     keras_vit.load_adapter(model, LORA / "adapter")
     run_directory.save_model(model, str(tmp_path / "run"), base="hf:google/vit@main")
@@ -384,7 +384,7 @@ def test_a_run_has_its_adapter_next_to_the_model(tmp_path, caplog):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{"position_embedding": "sincos2d"}, {"qk_norm": True, "mlp": "swiglu"}])
-def test_a_model_of_this_package_only(arguments, tmp_path, caplog):
+def test_models_that_no_other_project_has_are_saved_without_an_adapter(arguments, tmp_path, caplog):
     model = tiny.model(**arguments)
     keras_vit.adapt(model, "lora(rank=2, layers='.')")
     run_directory.save_model(model, str(tmp_path))
@@ -395,7 +395,7 @@ def test_a_model_of_this_package_only(arguments, tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_a_head_that_no_adapter_has(tmp_path, caplog):
+def test_model_with_a_custom_head_is_saved_without_an_adapter(tmp_path, caplog):
     model = tiny.model(head=DenseHead(3))
     keras_vit.adapt(model, "lora")
     run_directory.save_model(model, str(tmp_path))

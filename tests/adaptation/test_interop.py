@@ -127,7 +127,7 @@ def check_both_ways(torch, build, base, config, folder, **written):
 
 
 @pytest.mark.parametrize("case", TRANSFORMERS)
-def test_transformers(case, transformers, torch, tmp_path):
+def test_adapters_are_exchanged_with_transformers(case, transformers, torch, tmp_path):
     module_name, config_name, arguments, config = TRANSFORMERS[case]
     sizes = {**SIZES, **arguments}
     sizes = {"vision_config": sizes} if case == "siglip" else sizes
@@ -142,7 +142,7 @@ def test_transformers(case, transformers, torch, tmp_path):
 
 
 @pytest.mark.parametrize("case", TIMM)
-def test_timm(case, timm, torch, tmp_path):
+def test_adapters_are_exchanged_with_timm(case, timm, torch, tmp_path):
     from safetensors.torch import save_file
 
     architecture, arguments, config = TIMM[case]

@@ -57,7 +57,7 @@ for line, seconds in zip(sys.stdin, json.loads(sys.argv[1])):
 
 
 @pytest.mark.slow
-def test_the_others_continue_if_a_system_fails(tmp_path):
+def test_other_systems_are_measured_if_one_fails(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(WORKER.format(folder=str(interleaved.WORKERS)))
 
@@ -84,7 +84,7 @@ def test_the_others_continue_if_a_system_fails(tmp_path):
     assert results["dies"].seconds is None
 
 
-def test_ratios_are_of_the_same_round():
+def test_ratios_are_computed_within_a_round():
     """A machine twice as slow in one round changes no ratio: 1.5 each, although the medians' quotient is 0.75."""
     first, second = [2.0, 4.0, 4.0], [3.0, 6.0, 3.0]
     systems = [
@@ -97,7 +97,7 @@ def test_ratios_are_of_the_same_round():
 
 
 @pytest.mark.slow
-def test_slow_systems_are_left_out_with_a_reason(monkeypatch):
+def test_systems_over_the_time_limit_are_skipped_with_a_reason(monkeypatch):
     monkeypatch.setattr(interleaved, "LIMIT", 2.5)
     hangs = "import time; time.sleep(60)"
     systems = [
@@ -165,7 +165,7 @@ def test_versions_are_pinned():
     assert environments.fingerprint(timm) != environments.fingerprint(dataclasses.replace(timm, alone=("x==1",)))
 
 
-def test_an_environment_that_cannot_be_made_is_named_with_the_reason(tmp_path, monkeypatch):
+def test_environment_that_cannot_be_created_is_named_with_the_reason(tmp_path, monkeypatch):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no ensurepip here >&2; exit 1\n")
     broken.chmod(0o755)
@@ -174,7 +174,7 @@ def test_an_environment_that_cannot_be_made_is_named_with_the_reason(tmp_path, m
         environments.ensure("timm_compiled", tmp_path / "environments")
 
 
-def test_rows_are_chosen_by_the_beginning_of_their_names():
+def test_rows_are_selected_by_the_prefix_of_their_names():
     assert [row.name for row in main.choose(["tflite", "build"])] == ["tflite-float32", "tflite-dynamic_int8", "build"]
     assert len(main.choose([])) == len(rows.ROWS)
     with pytest.raises(ValueError, match="build"):
@@ -235,7 +235,7 @@ def a_record(row, code="abc", seconds=1.0, error=None):
     }
 
 
-def test_the_share_of_other_programs(monkeypatch):
+def test_other_programs_are_measured_as_a_share_of_the_machine(monkeypatch):
     """Four seconds of four processors, 10 s of them busy: 6 s with own processes, 4 s with other programs."""
     monkeypatch.setattr(host.os, "cpu_count", lambda: 4)
     readings = {"_busy_seconds": iter([100.0, 110.0]), "_own_seconds": iter([7.0, 13.0])}
@@ -325,11 +325,11 @@ def test_each_processor_has_its_table(tmp_path):
         ("10 cores of arm, 16 GiB, Darwin, Python 3.12.1", "arm"),
     ],
 )
-def test_kinds_of_processors(machine, kind):
+def test_processor_name_contains_the_vector_extension(machine, kind):
     assert host.kind(machine) == kind
 
 
-def test_this_machine_has_a_kind():
+def test_processor_of_this_machine_is_recognized():
     assert " cores of " not in host.kind(host.describe())
 
 
@@ -343,7 +343,7 @@ def test_input_pipelines_are_compared_by_images_per_second_and_core(tmp_path):
     assert "| keras_hub | 107 | 1.20 |" in text and "###" not in text
 
 
-def test_files_of_a_row_are_made_once(tmp_path):
+def test_files_of_a_row_are_created_only_once(tmp_path):
     row = dataclasses.replace(rows.ROWS["input-500"], files=(32, 3))
     folder = tmp_path / "jpeg_32"
     assert row.with_files(tmp_path).work["folder"] == str(folder)
@@ -358,7 +358,7 @@ def test_files_of_a_row_are_made_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_documents_hold_the_tables_of_the_records(tmp_path):
+def test_documents_contain_the_tables_of_the_records(tmp_path):
     pages = (records.GUIDE, records.NOTES)
     copies = [tmp_path / page.name for page in pages]
     for page, copy in zip(pages, copies, strict=True):
@@ -368,7 +368,7 @@ def test_the_documents_hold_the_tables_of_the_records(tmp_path):
         assert copy.read_text() == page.read_text(), "run python -m benchmarks.main --tables_only"
 
 
-def test_records_come_back(tmp_path):
+def test_records_round_trip(tmp_path):
     path = tmp_path / "records.jsonl"
     assert records.read(path) == []
     results = [Result("keras_vit", 1.23456789, 1.0, versions={"keras": "3"}), Result("timm", error="no")]
@@ -415,7 +415,7 @@ def test_rates_are_medians_over_the_rounds():
 
 
 @pytest.mark.interop
-def test_the_rates_of_this_machine():
+def test_rates_of_this_machine_are_measured():
     pytest.importorskip("torch")
     system = rows.ROWS["inference-1-float32"].machine(lambda name: sys.executable)
     (result,) = interleaved.run([system], 1)
@@ -424,7 +424,7 @@ def test_the_rates_of_this_machine():
     assert {name.split(",")[0] for name in result.rates} == {"float32", "bfloat16", "memory"}
 
 
-def test_commits_are_extracted(tmp_path, monkeypatch):
+def test_compared_commits_are_checked_out_into_separate_folders(tmp_path, monkeypatch):
     repository = tmp_path / "repository"
     (repository / "keras_vit").mkdir(parents=True)
     monkeypatch.setattr(compare_commits, "ROOT", repository)
@@ -451,7 +451,7 @@ def test_commits_are_extracted(tmp_path, monkeypatch):
     assert pairs[0][0].environment["PYTHONPATH"] == str(tmp_path / "a")
 
 
-def test_regressions_are_found():
+def test_regressions_of_time_and_memory_are_reported():
     before = Result("a", 1.0, 1.0, peak_bytes=1_000)
     assert compare_commits.regression(before, Result("b", 1.0, 1.04, peak_bytes=1_040), 0.05) == ""
     after = Result("b", 1.2, 1.2, peak_bytes=1_500)
@@ -461,6 +461,6 @@ def test_regressions_are_found():
     assert compare_commits.regression(broken, broken, 0.05) == ""
 
 
-def test_two_commits_are_needed():
+def test_comparison_with_one_commit_is_refused():
     with pytest.raises(app.UsageError):
         compare_commits.main(["compare_commits", "HEAD"])

@@ -23,21 +23,21 @@ def program():
     return programs.load("benchmarks.demo")
 
 
-def test_the_table_is_that_of_the_file(program):
+def test_table_in_the_document_matches_the_results_file(program):
     text = (pages.ROOT / program.DOCUMENT).read_text(encoding="utf-8")
     (table,) = re.findall(r"<!-- demo -->\n(.*?)<!-- /demo -->", text, re.DOTALL)
     assert table.strip() == program.table(MEASURED).strip()
     assert shown(MEASURED["tensorflow"]["accuracy"]) in table
 
 
-def test_the_table_of_formats_is_of_the_same_model():
+def test_table_of_export_formats_has_the_accuracy_of_the_demo_model():
     text = (pages.ROOT / "docs" / "export_formats.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| digits \(trained\) \| keras \|.*", text, re.MULTILINE)
     assert shown(MEASURED["tensorflow"]["accuracy"]) in row.split(" | ")
 
 
 @pytest.mark.parametrize("page", QUOTING, ids=pages.name_of)
-def test_no_other_accuracy_is_quoted(page):
+def test_pages_quote_only_measured_accuracies(page):
     text = re.sub(r"<!-- ([\w :]+) -->\n.*?<!-- /\1 -->", "", page.read_text("utf-8"), flags=re.DOTALL)
     known = {shown(found["accuracy"]) for found in MEASURED.values()}
     for sentence in re.split(r"(?<=[.!?])\s|\n\n", text):
@@ -46,7 +46,7 @@ def test_no_other_accuracy_is_quoted(page):
             assert {one.replace(" ", "") for one in quoted} <= known, sentence
 
 
-def test_it_measures_the_commands(program, monkeypatch, tmp_path):
+def test_demo_measures_the_train_and_evaluate_commands(program, monkeypatch, tmp_path):
     """Stand-ins replace both commands and write the same files and output."""
     calls = []
 

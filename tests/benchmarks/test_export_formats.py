@@ -48,7 +48,7 @@ def test_the_table_contains_the_results(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_table_is_made_from_a_run(run, tmp_path, monkeypatch):
+def test_table_is_generated_from_a_run(run, tmp_path, monkeypatch):
     """With times of another machine: `programs/test_benchmark.py` has the program that measures them."""
     timed, commands = {"bytes": 88_100_000, "p50_ms": 59.0, "p95_ms": 61.5}, []
     page = tmp_path / "page.md"

@@ -16,7 +16,7 @@ def few_labels():
     return programs.load("benchmarks.few_labels")
 
 
-def test_labeled_images(few_labels):
+def test_labeled_images_are_balanced_nested_and_separate_from_validation(few_labels):
     """As many of each class, a smaller share within a larger one, and none to choose settings on among them."""
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(10), 100))
     few, validation = few_labels.choose(labels, 0.01, 200)
@@ -59,7 +59,7 @@ def workdir(few_labels, tmp_path, monkeypatch):
         yield tmp_path / "runs", calls
 
 
-def test_the_whole_experiment(few_labels, workdir, capsys):
+def test_experiment_writes_its_tables_after_each_seed(few_labels, workdir, capsys):
     directory, calls = workdir
     assert few_labels.main([]) == 0
     tables = capsys.readouterr().out.split("\n\n")  # one after each share and start of each seed

@@ -11,7 +11,7 @@ from benchmarks.gpu import report
 from benchmarks.gpu.rows import ROWS
 from tests import selection
 from tests.on_jax import ON_JAX
-from tests.training import worlds
+from tests.training import small_runs
 
 
 @pytest.fixture
@@ -21,12 +21,12 @@ def environment(tmp_path):
     blocked = tmp_path / "blocked" / "tensorflow"
     blocked.mkdir(parents=True)
     (blocked / "__init__.py").write_text("raise ModuleNotFoundError('tensorflow is absent', name='tensorflow')\n")
-    return {**ON_JAX, "PYTHONPATH": os.pathsep.join([str(blocked.parent), str(worlds.ROOT)])}
+    return {**ON_JAX, "PYTHONPATH": os.pathsep.join([str(blocked.parent), str(small_runs.ROOT)])}
 
 
 def run(environment, output, *flags):
     command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", f"--output={output}", *flags]
-    done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=small_runs.ROOT, env=environment, capture_output=True, text=True, check=False)
     rows = json.loads((output / "gpu.json").read_text())["rows"]
     return done, {row["row"]: row for row in rows}
 
@@ -46,7 +46,7 @@ def test_the_program_runs_without_tensorflow(environment, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_row_begins_without_time(environment, tmp_path):
+def test_no_row_begins_without_enough_time(environment, tmp_path):
     done, rows = run(environment, tmp_path, "--minutes=0")
     assert done.returncode == 0 and all("skipped" in row for row in rows.values())
 
@@ -67,7 +67,7 @@ for written in (b'{"batch_size": 128}\\n{"batch_size": 256}\\n{"batch', b'', Non
     print(found.get("batch_size"), found.get("error"))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=worlds.ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=small_runs.ROOT, env=environment, capture_output=True, text=True
     )
     assert done.stdout.splitlines() == ["256 None", *["None more than 60 s"] * 2], done.stderr
 

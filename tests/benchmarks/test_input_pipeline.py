@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from tests.data import pictures
+from tests.data import example_images
 from tests.programs import call
 
 
 @pytest.mark.slow
 def test_every_stage_is_measured(tmp_path, capsys):
-    jpegs = pictures.folder(tmp_path / "p", suffixes=("jpg",))
+    jpegs = example_images.folder(tmp_path / "p", suffixes=("jpg",))
     code = call(
         "benchmarks.input_pipeline",
         source=f"folder:{jpegs}",

@@ -66,7 +66,7 @@ def test_all_runs_have_valid_recipes(source, tmp_path):
 
 
 @pytest.mark.slow
-def test_everything_takes_at_most_twelve_hours(tmp_path):
+def test_all_runs_take_at_most_twelve_hours(tmp_path):
     runs = {}
     for panel in paper.PANELS.values():
         runs |= panel.runs(paper.Study(str(tmp_path)))
@@ -91,7 +91,7 @@ def test_models_can_be_built(kind, source):
 
 
 @pytest.mark.slow
-def test_a_trial_has_other_numbers_of_steps():
+def test_trial_replaces_the_numbers_of_steps():
     trial = paper.Study("runs", "digits", seeds=1, steps=3)
     found = {name: {r.total_steps for r in panel.runs(trial).values()} for name, panel in paper.PANELS.items()}
     # Those of the ViT, and of BiT and hybrid, whose steps are cheaper on so small images
@@ -133,7 +133,7 @@ def test_a_panel_is_run_once_and_resumed(study, monkeypatch):
 # ---- pre-training and transfer ---------------------------------------------------------------------------------------
 
 
-def test_transfer_has_other_classes(study):
+def test_pretraining_and_transfer_data_share_no_class(study):
     transfer.prepare(study)
     opened = {
         name: {split: data.open_source(f"npz:{transfer.path_of(study, name)}", split=split) for split in splits}
@@ -176,7 +176,7 @@ def test_the_best_regularization_is_pretrained_and_finetuned(study):
 # ---- statements ------------------------------------------------------------------------------------------------------
 
 
-def test_ahead_needs_a_significant_difference():
+def test_ahead_requires_a_significant_difference():
     scores = {"a": [0.90, 0.92, 0.94], "b": [0.89, 0.91, 0.93], "c": [0.80, 0.82, 0.84]}
     assert statements.ahead("a", "c", scores).holds  # t = 6.1 at 4 degrees of freedom
     assert not statements.ahead("a", "b", scores).holds  # t = 0.6
@@ -185,25 +185,25 @@ def test_ahead_needs_a_significant_difference():
     assert statements.ahead("a", "c", equal).holds and not statements.ahead("a", "b", equal).holds
 
 
-def test_variances_are_not_taken_as_equal():
+def test_significance_test_does_not_assume_equal_variances():
     """Two runs that differ by 10 points, and ten that agree. Pooled, they would differ at t = 2.9 and p = 0.008."""
     scores = {"few": [0.80, 0.90], "many": [0.799, 0.801] * 5}
     assert not statements.ahead("few", "many", scores).holds  # Welch: t = 1.0 at 1 degree of freedom
     assert statements.ahead("few", "many", {**scores, "few": [0.849, 0.851]}).holds
 
 
-def test_alike_is_within_a_point():
+def test_accuracies_within_one_point_are_alike():
     assert statements.alike({"a": [0.90], "b": [0.909], "c": [0.905]}).holds
     assert not statements.alike({"a": [0.90], "b": [0.911], "c": [0.905]}).holds
 
 
 @pytest.mark.parametrize(("holding", "outcome"), [(0, "Does not reproduce"), (1, "in part"), (2, "Reproduces at")])
-def test_summary_counts(holding, outcome):
+def test_summary_counts_the_statements_that_hold(holding, outcome):
     text = statements.summary([statements.Statement(f"Statement {index}", index < holding) for index in range(2)])
     assert outcome in text and f"{holding} of 2" in text and text.count("does not hold") == 2 - holding
 
 
-def test_best_of_nothing_is_the_first():
+def test_best_of_settings_without_results_is_the_first():
     assert best({"a": [], "b": []}) == "a"
     assert best({"a": [], "b": [0.1], "c": [0.2, 0.4]}) == "c"
 
@@ -228,7 +228,7 @@ CLAIMS = {  # accuracies that make all statements of a panel hold
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLAIMS)
-def test_claims_reproduce_if_the_numbers_say_so(name, study):
+def test_claims_reproduce_if_the_numbers_support_them(name, study):
     panel, score = paper.PANELS[name], CLAIMS[name]
     finish_all(study, panel, score)
     assert [statement.text for statement in panel.statements(study) if not statement.holds] == []
@@ -321,7 +321,7 @@ def test_nothing_is_concluded_from_one_seed(tmp_path):
 
 
 @pytest.mark.slow
-def test_attention_of_trained_models(study, tmp_path):
+def test_attention_figures_are_drawn_from_trained_models(study, tmp_path):
     pytest.importorskip("matplotlib")
     for path, recipe in attention.PANEL.runs(study).items():
         tiny.write_digits_run(
@@ -338,7 +338,7 @@ def test_attention_of_trained_models(study, tmp_path):
     assert "of 3 statements hold" in text and "| 1 |" in text
 
 
-def test_near_and_far_positions():
+def test_similarity_of_near_and_far_positions():
     y, x = np.mgrid[:3, :3].reshape(2, -1)
     matrix = np.where((y[:, None] == y) | (x[:, None] == x), 0.5, 0.1)
     np.fill_diagonal(matrix, 1.0)
@@ -346,7 +346,7 @@ def test_near_and_far_positions():
     assert found.near_and_far == pytest.approx((0.5, 0.1))
 
 
-def test_the_page_has_a_place_for_every_panel():
+def test_page_has_a_section_for_every_panel():
     text = PAGE.read_text(encoding="utf-8")
     for name in (*paper.PANELS, document.PUBLISHED):
         assert text.count(f"<!-- {name} -->") == text.count(f"<!-- /{name} -->") == 1
@@ -354,19 +354,19 @@ def test_the_page_has_a_place_for_every_panel():
 
 class TestProgram:
     @pytest.mark.slow
-    def test_list(self, tmp_path, capsys):
+    def test_list_shows_finished_runs_without_starting_any(self, tmp_path, capsys):
         arguments = ["--list", "--source=digits", "--only=pooling", "--only=positions", f"--workdir={tmp_path}"]
         assert programs.call("benchmarks.paper.main", *arguments) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line.split()[:2] for line in lines[1:3]] == [["pooling", "0/30"], ["positions", "0/24"]]
         assert lines[-1].startswith("0 of 54 runs are finished.") and not list(tmp_path.iterdir())
 
-    def test_wrong_usage(self, tmp_path):
+    def test_wrong_flags_are_refused(self, tmp_path):
         for argument in ("--only=figure", "--source=cifar10"):
             with pytest.raises(ValueError, match=argument.partition("=")[0]):
                 programs.call("benchmarks.paper.main", argument, f"--workdir={tmp_path}")
 
-    def test_missing_data_are_missed_before_the_first_run(self, tmp_path, monkeypatch):
+    def test_missing_data_are_reported_before_the_first_run(self, tmp_path, monkeypatch):
         pytest.importorskip("matplotlib")
         monkeypatch.setattr(idx, "FASHION_MNIST_FOLDER", str(tmp_path / "none"))
         monkeypatch.setattr(running, "sweep", lambda *arguments, **options: pytest.fail("A run was started."))
@@ -374,7 +374,7 @@ class TestProgram:
             programs.call("benchmarks.paper.main", f"--workdir={tmp_path}/runs")
 
     @pytest.mark.slow
-    def test_runs_and_writes(self, tmp_path, capsys, monkeypatch):
+    def test_program_runs_panels_and_writes_the_document(self, tmp_path, capsys, monkeypatch):
         pytest.importorskip("matplotlib")
 
         def sweep(recipe, grid, workdir, **options):

@@ -16,7 +16,7 @@ def test_tables_are_current():
     assert real_int8.table(results["int8"]).strip() in text
 
 
-def test_patches_of_one_kind_have_one_color():
+def test_patches_of_the_same_class_have_the_same_color():
     rng = np.random.default_rng(0)
     kinds = np.repeat([0, 1, 2], 8)
     tokens = rng.normal(size=(3, 32))[kinds] + 1e-3 * rng.normal(size=(24, 32))
@@ -33,7 +33,7 @@ def test_the_figure_has_a_row_per_photograph():
     assert len(real_pictures.figure(rows).axes) == 2 * (2 + len(real_pictures.HEADS))
 
 
-def test_neighbors_are_compared_by_the_angle():
+def test_neighbors_are_compared_by_cosine():
     index = np.array([[1.0, 0.0], [0.0, 5.0]])
     np.testing.assert_array_equal(real_int8.nearest(index, np.array([[9.0, 1.0], [0.1, 0.2]])), [0, 1])
 

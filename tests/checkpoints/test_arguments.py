@@ -67,7 +67,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_arguments(case, models):
+def test_wrong_arguments_are_refused(case, models):
     directory, found = models
     before = sorted(directory.rglob("*"))
     call, parts = WRONG[case]
@@ -77,7 +77,7 @@ def test_wrong_arguments(case, models):
     assert sorted(directory.rglob("*")) == before
 
 
-def test_a_grid_without_a_table_is_refused(tmp_path):
+def test_grid_for_a_model_without_position_embeddings_is_refused(tmp_path):
     model = tiny.model(position_embedding="sincos2d", pooling="gap", num_layers=1)
     path = save_checkpoint(model, tmp_path / "model.npz", format="big_vision")
     with pytest.raises(ValueError, match="no position table.*grid"):

@@ -97,7 +97,7 @@ def test_a_new_project_is_written_and_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_its_limits_are_those_of_its_readers(tmp_path):
+def test_models_that_the_readers_of_a_format_cannot_build_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="qkv_bias=True"):
         save(make(qkv_bias=True), tmp_path / "x", format="toy")
     with pytest.raises(CheckpointError, match="Formats that can: timm;"):  # the toy has no registers either
@@ -110,7 +110,7 @@ def test_its_limits_are_those_of_its_readers(tmp_path):
 
 
 @pytest.mark.slow
-def test_options_that_no_family_names(tmp_path):
+def test_options_unknown_to_a_format_must_have_their_default(tmp_path):
     """An option of the next release: the files of other projects have its default, and cannot hold another value."""
     config = make(layer_norm_epsilon=1e-6).config.to_dict()
     assert TOY.writing.reasons({**config, "gated": False}, {"gated": False}) == []

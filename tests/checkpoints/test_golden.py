@@ -17,7 +17,7 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", files.FLAX + files.TORCH)
-def test_golden_file(name, tmp_path):
+def test_golden_file_gives_its_logits_and_is_written_back_unchanged(name, tmp_path):
     arguments, images, logits = files.golden_case(name)
     model = files.golden_model(name, **arguments)
     np.testing.assert_allclose(np.asarray(model(images)), logits, **TOLERANCE)
@@ -37,7 +37,7 @@ def test_golden_file(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_load_into_a_model_of_the_same_kind():
+def test_golden_file_loads_into_an_existing_model():
     _, images, logits = files.golden_case("vit_token_legacy")
     model = keras_vit.VisionTransformer(8, 32, 2, 4, 64, image_size=32, classes=7)
     report = load_checkpoint(model, files.golden_path("vit_token_legacy"))
@@ -59,7 +59,7 @@ def test_every_tensor_is_read_once(name, source, monkeypatch):
 
 
 @pytest.mark.slow
-def test_encoded_tokens_of_the_reference():
+def test_encoded_tokens_match_the_reference():
     data = np.load(files.golden_path("vit_token_legacy"))
     model = model_from_checkpoint(files.golden_path("vit_token_legacy"), pooling=None, include_top=False)
     np.testing.assert_allclose(np.asarray(model(data["image"])), data["encoded"], **TOLERANCE)
@@ -87,7 +87,7 @@ def test_big_vision_folds_the_class_tokens_position(tmp_path):
 
 
 @pytest.mark.slow
-def test_stacked_blocks_and_namings_on_request(tmp_path):
+def test_stacked_blocks_and_naming_schemes_are_written_on_request(tmp_path):
     model = files.golden_model("bv_tok")
     stacked = np.load(save_checkpoint(model, tmp_path / "stacked.npz", format="big_vision", stacked=True))
     kernel = stacked["Transformer/encoderblock/MlpBlock_0/Dense_0/kernel"]

@@ -71,7 +71,7 @@ def write(model, directory, format):
     ),
     ids=str,
 )
-def test_round_trip(format, tokens, grid, tmp_path):
+def test_round_trip_keeps_the_grid(format, tokens, grid, tmp_path):
     model = make(grid, tokens)
     expected = outputs(model, grid)
     path = write(model, tmp_path, format)
@@ -87,7 +87,7 @@ def test_round_trip(format, tokens, grid, tmp_path):
     "grid", [*GRIDS[:2], *(pytest.param(grid, marks=pytest.mark.slow) for grid in GRIDS[2:])], ids=str
 )
 @pytest.mark.parametrize("format,tokens", [case for case in CASES if case[0] in ("google", "big_vision", "timm")])
-def test_files_that_do_not_say_their_grid(format, tokens, grid, tmp_path):
+def test_files_without_grid_load_unchanged_into_equal_tables(format, tokens, grid, tmp_path):
     """Into a model whose table is as long, the table is loaded as it is."""
     model = make(grid, tokens)
     path = write(model, tmp_path, format)
@@ -103,7 +103,7 @@ def test_files_that_do_not_say_their_grid(format, tokens, grid, tmp_path):
     np.testing.assert_allclose(tables[0][:, -grid[0] * grid[1] :], tables[1][:, -grid[0] * grid[1] :])
 
 
-def test_the_class_token_of_a_published_name_has_its_entry(tmp_path):
+def test_class_token_in_published_files_has_a_position_embedding(tmp_path):
     # 25 entries were read as 5 x 5 patches, though the file holds `cls`.
     path = files.write_npz(tmp_path / "x.npz", dict(np.load(write(make((4, 6)), tmp_path, "google"))))
     with pytest.raises(CheckpointError, match=r"24 position embeddings.*grid=\(height, width\)"):
@@ -112,7 +112,7 @@ def test_the_class_token_of_a_published_name_has_its_entry(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_table_of_timm_that_can_be_read_in_two_ways_is_refused(tmp_path):
+def test_ambiguous_position_embeddings_of_timm_are_refused(tmp_path):
     # Neither 30 patches nor 31, without an entry of the class token, form a square.
     write(make((5, 6), activation="gelu"), tmp_path, "timm")
     path = files.write_directory(tmp_path / "foreign", load_file(tmp_path / "x" / "model.safetensors"))
@@ -122,21 +122,21 @@ def test_a_table_of_timm_that_can_be_read_in_two_ways_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_equal_counts_are_taken_as_they_are(tmp_path):
+def test_equal_numbers_of_patches_are_not_resized(tmp_path):
     # 16 patches of a 2 x 8 model were resized from a guessed 4 x 4.
     path = files.write_npz(tmp_path / "x.npz", dict(np.load(write(make((2, 8)), tmp_path, "google"))))
     model = model_from_checkpoint(path, image_size=(8, 32))
     np.testing.assert_array_equal(outputs(model, (2, 8)), outputs(make((2, 8)), (2, 8)))
 
 
-def test_a_guess_is_logged(tmp_path, caplog):
+def test_assumed_grid_is_logged(tmp_path, caplog):
     path = files.write_npz(tmp_path / "x.npz", dict(np.load(write(make((3, 3)), tmp_path, "google"))))
     with caplog.at_level("INFO", logger="absl"):
         model_from_checkpoint(path)
     assert any("3x3 is assumed" in record.getMessage() for record in caplog.records)
 
 
-def test_a_grid_that_does_not_fit_is_refused(tmp_path):
+def test_grid_that_does_not_match_the_table_is_refused(tmp_path):
     path = write(make((2, 8)), tmp_path, "google")
     with pytest.raises(CheckpointError, match=r"grid.*\(3, 4\)"):
         model_from_checkpoint(path, grid=(3, 4))
@@ -149,7 +149,7 @@ def test_one_entry_more_than_a_square_is_the_class_token_in_big_vision(tmp_path)
     np.testing.assert_allclose(outputs(model, (3, 3)), outputs(make((3, 3)), (3, 3)), **TOLERANCE)
 
 
-def test_the_grid_of_the_file_counts_not_that_of_the_model(tmp_path):
+def test_grid_of_the_file_precedes_the_grid_of_the_model(tmp_path):
     """A table of 2 x 8 in a model of 4 x 4: as many entries, at other places."""
     source, model = make((2, 8), "none"), make((4, 4), "none", seed=None)
     report = load_checkpoint(model, write(source, tmp_path, "google"))
@@ -163,7 +163,7 @@ def test_the_grid_of_the_file_counts_not_that_of_the_model(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_table_of_a_timm_model_decides_where_the_pretraining_had_another_size(tmp_path):
+def test_position_embeddings_of_timm_precede_the_pretraining_size_in_the_configuration(tmp_path):
     keras_vit.save_checkpoint(tiny.model(activation="gelu"), tmp_path / "noted", format="timm")
     config = json.loads((tmp_path / "noted" / "config.json").read_text())
     del config["model_args"]["img_size"]

@@ -12,7 +12,7 @@ from keras_vit.checkpoints.formats import hdf5, open_source
 from tests import tiny
 
 
-def test_a_range_of_a_file_is_read_as_a_file(tmp_path):
+def test_range_of_a_file_reads_like_a_file(tmp_path):
     content, path = bytes(range(100)), tmp_path / "file"
     path.write_bytes(content)
     expected = io.BytesIO(content[20:50])
@@ -33,7 +33,7 @@ def test_a_range_of_a_file_is_read_as_a_file(tmp_path):
         assert part.read() == content[20:50] and part.readable() and part.seekable() and not part.writable()
 
 
-def test_the_data_of_a_member_begin_after_its_name_and_extra_field(tmp_path):
+def test_data_of_a_zip_member_begin_after_its_name_and_extra_field(tmp_path):
     path = tmp_path / "archive.zip"
     with path.open("wb") as file:
         file.write(b"before the archive")

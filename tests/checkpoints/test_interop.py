@@ -229,7 +229,7 @@ def test_hybrids_of_timm_are_read_and_written(case, timm, torch, tmp_path):
 
 
 @pytest.mark.parametrize("no_embed_class", [False, True])
-def test_position_slots_of_timm_registers(no_embed_class, timm, torch, tmp_path):
+def test_registers_of_timm_have_position_embeddings(no_embed_class, timm, torch, tmp_path):
     torch.manual_seed(0)
     module = timm.create_model(
         "vit_base_patch16_224",
@@ -255,7 +255,7 @@ def test_position_slots_of_timm_registers(no_embed_class, timm, torch, tmp_path)
 
 @pytest.mark.parametrize("sizes", [((7, 7), (12, 12)), ((14, 14), (9, 11)), ((6, 9), (24, 5))])
 @pytest.mark.parametrize("method", ["bilinear", "bicubic", "antialiased"])
-def test_resizing_equals_torch(method, sizes, torch):
+def test_position_resizing_matches_torch(method, sizes, torch):
     old, new = sizes
     table = np.random.default_rng(0).normal(size=(1, 1 + old[0] * old[1], 8)).astype("float32")
     grid = torch.from_numpy(table[:, 1:].reshape(1, *old, 8).transpose(0, 3, 1, 2).copy())
@@ -267,7 +267,7 @@ def test_resizing_equals_torch(method, sizes, torch):
     np.testing.assert_allclose(result[:, 1:], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_dino_without_head(transformers, torch, tmp_path):
+def test_dino_without_head_gives_the_outputs_of_transformers(transformers, torch, tmp_path):
     torch.manual_seed(0)
     config = transformers.ViTConfig(
         hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, image_size=32, patch_size=8

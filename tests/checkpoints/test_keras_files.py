@@ -243,12 +243,12 @@ def no_code(tmp_path, monkeypatch):
         (["block"], False),
     ],
 )
-def test_only_freezing_and_lora_keep_the_weights(layers, keeps):
+def test_models_changed_by_more_than_freezing_and_lora_are_refused(layers, keeps):
     assert keras_family._keeps_weights(layers) is keeps
 
 
 @pytest.mark.parametrize("depth", [12, 13])
-def test_groups_are_nested_at_most_twelve_deep(depth, tmp_path):
+def test_groups_nested_more_than_twelve_deep_are_refused(depth, tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         vars_ = file.create_group("/".join(["group"] * depth) + "/vars")
         vars_["0"] = np.ones(2, "float32")
@@ -260,7 +260,7 @@ def test_groups_are_nested_at_most_twelve_deep(depth, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_system_that_does_not_respond(tmp_path, monkeypatch):
+def test_file_system_that_does_not_respond_is_reported(tmp_path, monkeypatch):
     def run(command, timeout, **options):
         raise subprocess.TimeoutExpired(command, timeout)
 
@@ -333,7 +333,7 @@ def test_damaged_files_are_named(damage, valid, tmp_path):
 
 
 @pytest.mark.slow
-def test_members_stay_in_the_archive(valid, no_code):
+def test_members_with_paths_outside_the_archive_are_not_extracted(valid, no_code):
     path = no_code / "deep" / "model.keras"
     path.parent.mkdir()
     rewrite(valid / "vit.keras", path, extra=[("../MARKER", "x"), ("assets/../../MARKER", "x")])
@@ -393,7 +393,7 @@ def test_valid_files_load_bit_for_bit(make, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.parent.name)
-def test_stored_files_open(path):
+def test_stored_files_of_older_versions_open(path):
     loaded, expected = load_keras_file(path), keras.saving.load_model(path)
     for mine, theirs in zip(loaded.variables, expected.variables, strict=True):
         np.testing.assert_array_equal(mine, theirs)

@@ -42,7 +42,7 @@ def outputs(model, seed=0):
 
 
 @pytest.mark.slow
-def test_written_as_it_was_read(opened, tmp_path):
+def test_files_are_written_as_they_were_read(opened, tmp_path):
     path, format, model = opened
     checkpoints.save_checkpoint(model, tmp_path / "copy", format=format)
     before, after = open_source(path), open_source(tmp_path / "copy")
@@ -53,7 +53,7 @@ def test_written_as_it_was_read(opened, tmp_path):
 
 
 @pytest.mark.slow
-def test_only_the_encoder(opened):
+def test_encoder_is_loaded_without_the_decoder(opened):
     path, _, model = opened
     name = "hf_mae" if "hf_mae" in path else "mae"
     known = {key: value for key, value in arguments_of(name).items() if key != "decoder_num_heads"}
@@ -65,7 +65,7 @@ def test_only_the_encoder(opened):
 
 
 @pytest.mark.slow
-def test_into_a_model_to_fine_tune(opened):
+def test_encoder_loads_into_a_model_to_fine_tune(opened):
     """Pooling, the norm after it and the head are the model's; the positions are resized."""
     path, _, source = opened
     known = {name: value for name, value in source.config.encoder_arguments().items() if name not in ("dtype", "name")}
@@ -87,7 +87,7 @@ def test_into_a_model_to_fine_tune(opened):
 
 
 @pytest.mark.slow
-def test_an_encoder_without_its_decoder(tmp_path):
+def test_encoder_without_a_decoder_loads(tmp_path):
     """The published files for fine-tuning: timm's names, no head, any pooling."""
     model = models.VisionTransformer(**SIZES, include_top=False, activation="gelu", resnet_numerics="timm")
     checkpoints.save_checkpoint(model, tmp_path / "encoder.safetensors", format="timm")
@@ -112,7 +112,7 @@ DECODER = {"decoder_hidden_size": 16, "decoder_num_layers": 1, "decoder_num_head
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mae", "masked_patch"])
 @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
-def test_files_of_keras(kind, suffix, tmp_path):
+def test_encoder_of_keras_files_loads_into_models_of_any_pooling(kind, suffix, tmp_path):
     """The encoder of a pre-training run loads into models of any pooling."""
     if kind == "mae":
         model = models.MaskedAutoencoder(**SIZES, **DECODER)
@@ -146,7 +146,7 @@ def test_the_decoder_is_resized_with_the_encoder(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_format_that_cannot_hold_a_decoder(tmp_path):
+def test_formats_without_a_decoder_refuse_masked_autoencoders(tmp_path):
     model = models.MaskedAutoencoder(**SIZES, **DECODER)
     with pytest.raises(CheckpointError, match="mae"):
         checkpoints.save_checkpoint(model, tmp_path / "model.npz", format="google")
@@ -158,7 +158,7 @@ def test_a_format_that_cannot_hold_a_decoder(tmp_path):
         checkpoints.save_checkpoint(other, tmp_path / "mae", format="mae")
 
 
-def test_arguments_of_the_models():
+def test_wrong_arguments_of_pretraining_models_are_refused():
     with pytest.raises(ValueError, match="mask_ratio"):
         models.MaskedAutoencoder(**SIZES, mask_ratio=0.99)
     with pytest.raises(ValueError, match="image_size"):

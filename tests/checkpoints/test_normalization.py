@@ -44,7 +44,7 @@ def timm_directory(path, **config):
         (None, None),
     ],
 )
-def test_transformers_state_it_in_the_preprocessor(preprocessor, expected, tmp_path):
+def test_normalization_is_read_from_the_preprocessor_of_transformers(preprocessor, expected, tmp_path):
     model = model_from_checkpoint(hf_directory(tmp_path / "deit", preprocessor))
     assert model.input_normalization == expected
 
@@ -57,7 +57,7 @@ def test_transformers_state_it_in_the_preprocessor(preprocessor, expected, tmp_p
         ({"pretrained_cfg": {}}, None),
     ],
 )
-def test_timm_states_it_in_the_configuration(config, expected, tmp_path):
+def test_normalization_is_read_from_the_configuration_of_timm(config, expected, tmp_path):
     assert model_from_checkpoint(timm_directory(tmp_path / "timm", **config)).input_normalization == expected
 
 
@@ -72,7 +72,7 @@ def test_timm_states_it_in_the_configuration(config, expected, tmp_path):
         ("vit_pytorch_mean", None),
     ],
 )
-def test_projects_without_such_a_file(name, expected):
+def test_projects_without_a_preprocessor_file_have_known_normalizations(name, expected):
     arguments = {"num_heads": 4} if name in ("mae", "vit_pytorch_mean") else {}
     model = files.golden_model(name, **arguments)
     assert model.input_normalization == expected
@@ -80,7 +80,7 @@ def test_projects_without_such_a_file(name, expected):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["google", "big_vision", "huggingface", "timm", "keras"])
-def test_every_format_keeps_it(format, tmp_path):
+def test_every_format_keeps_the_normalization(format, tmp_path):
     epsilon = 1e-12 if format == "huggingface" else 1e-6
     model = small(layer_norm_epsilon=epsilon)
     assert model.input_normalization is None
@@ -110,7 +110,7 @@ def test_unknown_normalizations_stay_unknown(tmp_path):
     assert result.min() == result.max() == 1.0
 
 
-def test_a_load_replaces_it(tmp_path):
+def test_loading_replaces_the_normalization(tmp_path):
     model = model_from_checkpoint(hf_directory(tmp_path / "deit", PREPROCESSOR))
     report = load_checkpoint(model, hf_directory(tmp_path / "other", None))
     assert model.input_normalization is None and any("input_normalization" in note for note in report.notes)
@@ -142,7 +142,7 @@ def test_wrong_values_are_refused(value):
 
 
 @pytest.mark.slow
-def test_copies_of_the_model_carry_it():
+def test_derived_models_keep_the_normalization():
     model = small()
     model.input_normalization = IMAGENET
     assert type(model).from_config({**model.get_config(), "image_size": 64}).input_normalization == IMAGENET

@@ -48,7 +48,7 @@ def assert_close(found, expected, tolerance=1e-4):
     assert np.abs(found - expected).max() < tolerance * np.abs(expected).max()
 
 
-def test_the_folder_describes_the_network(folder):
+def test_folder_of_the_checkpoint_describes_the_model(folder):
     config = json.loads((folder / "config.json").read_text())
     sizes = [config[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "image_size")]
     assert sizes == [384, 12, 6, 518]
@@ -56,7 +56,7 @@ def test_the_folder_describes_the_network(folder):
 
 
 @pytest.mark.parametrize("name", ["", "wide_"])
-def test_every_token_is_that_of_transformers(folder, known, name):
+def test_every_token_matches_transformers(folder, known, name):
     """At sizes other than that of the position table, 224 x 224 and 224 x 336."""
     model = keras_vit.model_from_checkpoint(str(folder), image_size=None, pooling=None)
     tokens = known[f"{name}last_hidden_state"]
@@ -64,14 +64,14 @@ def test_every_token_is_that_of_transformers(folder, known, name):
 
 
 @pytest.mark.parametrize(("name", "size"), [("", 224), ("wide_", (224, 336)), ("native_", 518)])
-def test_features_are_those_of_transformers(folder, known, name, size):
+def test_features_match_transformers(folder, known, name, size):
     expected = known[f"{name}pooled"] if name != "wide_" else known["wide_last_hidden_state"][:, 0]
     model = keras_vit.model_from_checkpoint(str(folder), image_size=size)
     assert_close(model.predict(prepared(known[f"{name}images"]), verbose=0), expected)
 
 
 @pytest.mark.parametrize(("prefix", "size"), [("", 224), ("native_", 518)])
-def test_features_of_photographs_in_one_line(folder, known, prefix, size, tmp_path):
+def test_features_of_image_files_match_transformers(folder, known, prefix, size, tmp_path):
     """The processor of the directory has the size of the photographs, so that it keeps their pixels."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     document = json.loads((folder / "preprocessor_config.json").read_text())

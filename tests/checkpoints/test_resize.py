@@ -17,7 +17,7 @@ PAIRS = [(7, 12), (14, 24), (12, 7), (24, 14), (4, 4)]
 
 @pytest.mark.parametrize("slots", [0, 1])
 @pytest.mark.parametrize("old,new", PAIRS)
-def test_reference_resize(old, new, slots):
+def test_position_resizing_matches_the_reference(old, new, slots):
     data = np.load(files.GOLDEN / "posemb_resize.npz")
     result = resize.resize_table(data[f"old_{old}_{slots}"], (old, old), (new, new), slots)
     # Both in double, rounded once to single: the last bit may differ.
@@ -32,12 +32,12 @@ SOUND = [(7, 12), (14, 24), (16, 27), (24, 14), (7, 53)]
 
 
 @pytest.mark.parametrize("old,new", ZEROED + SOUND)
-def test_edges_are_kept(old, new):
+def test_edges_are_not_zeroed(old, new):
     table = np.ones((1, old * old, 2), "float32")
     np.testing.assert_allclose(resize.resize_table(table, (old, old), (new, new)), 1.0, rtol=1e-6)
 
 
-def test_grids_that_are_not_square_and_slots():
+def test_rectangular_grids_and_class_token_entries_are_resized():
     table = np.arange(1 + 2 * 3, dtype="float32").reshape(1, 7, 1)
     result = resize.resize_table(table, (2, 3), (3, 5), num_slots=1)
     expected = [[1, 1.5, 2, 2.5, 3], [2.5, 3, 3.5, 4, 4.5], [4, 4.5, 5, 5.5, 6]]
@@ -62,7 +62,7 @@ def test_bilinear_of_pixel_centres():
 
 
 @pytest.mark.slow
-def test_loading_at_another_resolution(caplog):
+def test_loading_at_another_resolution_resizes_positions(caplog):
     source = files.tensors_of("vit_token_legacy")["Transformer/posembed_input/pos_embedding"]
     for size, grid in ((48, (6, 6)), ((24, 64), (3, 8))):
         model = model_from_checkpoint(files.golden_path("vit_token_legacy"), image_size=size)
@@ -92,7 +92,7 @@ def test_each_project_has_its_own_method(name, own):
 
 
 @pytest.mark.slow
-def test_one_channel_equals_three_equal_channels_for_gray_images():
+def test_one_channel_kernel_equals_three_equal_channels():
     _, images, _ = files.golden_case("vit_token_legacy")
     colour = files.golden_model("vit_token_legacy")
     grey = model_from_checkpoint(files.golden_path("vit_token_legacy"), channels=1, adapt_channels=True)
@@ -105,7 +105,7 @@ def test_one_channel_equals_three_equal_channels_for_gray_images():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit_token_legacy", "hybrid_stem", "bit_big_vision"])
-def test_a_fourth_channel_changes_nothing_at_first(name):
+def test_fourth_channel_initially_leaves_the_outputs_unchanged(name):
     _, images, logits = files.golden_case(name)
     model = model_from_checkpoint(files.golden_path(name), channels=4, adapt_channels=True)
     extra = np.zeros_like(images[..., :1])
@@ -119,7 +119,7 @@ def test_a_fourth_channel_changes_nothing_at_first(name):
     )
 
 
-def test_patch_kernels_answer_resized_patches_alike():
+def test_resized_patch_kernels_give_equal_outputs_on_resized_patches():
     # Upsampling loses nothing, so that the resized kernel gives the very same products (FlexiViT, section 3.4).
     rng = np.random.default_rng(0)
     kernel, patch = rng.normal(size=(4, 6, 3, 5)), rng.normal(size=(4, 6, 3))
@@ -150,7 +150,7 @@ def test_antialiased_resize_matches_pillow(sizes):
 
 
 @pytest.mark.slow
-def test_half_precision_is_resized_in_single(tmp_path):
+def test_half_precision_is_resized_in_single_precision(tmp_path):
     """Weights of a file in float16 are rounded once, when they were written."""
     sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 24, "classes": 2}
     path = keras_vit.save_checkpoint(
@@ -202,7 +202,7 @@ OWN = {"hf_vit": "bicubic", "hf_deit": "bicubic", "timm_vit": "antialiased", "bv
         [("timm_vit", "antialiased", (16, 24)), ("bv_map", "reference", (48, 32))],
     ),
 )
-def test_any_size_equals_a_model_of_that_size(name, own, size):
+def test_model_of_any_size_equals_a_model_of_that_size(name, own, size):
     arguments, images, logits = files.golden_case(name)
     model = model_from_checkpoint(files.golden_path(name), image_size=None, **arguments)
     assert model.config.position_resizing == own
@@ -214,7 +214,7 @@ def test_any_size_equals_a_model_of_that_size(name, own, size):
 
 
 @pytest.mark.slow
-def test_any_size_is_kept_in_keras_files(tmp_path):
+def test_models_of_any_size_round_trip_through_keras_files(tmp_path):
     path, images = tmp_path / "model.keras", np.random.default_rng(0).uniform(-1, 1, (2, 48, 32, 3)).astype("float32")
     model = model_from_checkpoint(files.golden_path("bv_map"), image_size=None)
     expected = np.asarray(model(images))
@@ -226,7 +226,7 @@ def test_any_size_is_kept_in_keras_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_that_resizes_in_another_way_is_noticed():
+def test_loading_into_a_model_with_another_resizing_method_is_reported():
     arguments, _, _ = files.golden_case("hf_vit")
     own = model_from_checkpoint(files.golden_path("hf_vit"), image_size=None)
     other = type(own).from_config({**own.get_config(), "position_resizing": "reference"})
@@ -237,7 +237,7 @@ def test_a_model_that_resizes_in_another_way_is_noticed():
     assert not any("'bicubic'" in note for note in load_checkpoint(own, files.golden_path("hf_vit")).notes)
 
 
-def test_arguments():
+def test_wrong_resizing_methods_are_refused():
     with pytest.raises(ValueError, match="position_resizing"):
         keras_vit.models.ViTConfig(position_resizing="cubic")
     with pytest.raises(ValueError, match="method"):

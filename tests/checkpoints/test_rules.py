@@ -27,7 +27,7 @@ RULES = [
 ]
 
 
-def test_numbers_begin_where_the_project_begins():
+def test_block_numbers_begin_at_the_first_number_of_the_project():
     names = ["block1/unit01/w", "block3/unit12/w", "head"]
     bindings, left_over = rules.bind_stored(RULES, names)
     assert [binding.variables[0] for binding in bindings] == ["stage0/unit0/w", "stage2/unit11/w", "head/kernel"]
@@ -37,7 +37,7 @@ def test_numbers_begin_where_the_project_begins():
 
 
 @pytest.mark.parametrize("name", ["block0/unit01/w", "block1/unit00/w", "block01/unit01/w", "block1/unit1/w", "heads"])
-def test_other_numbers_are_not_names_of_the_project(name):
+def test_names_with_other_block_numbers_are_not_matched(name):
     """block0 would be the stage before the first one."""
     assert rules.bind_stored(RULES, [name]) == ([], [name])
 
@@ -54,11 +54,11 @@ def test_other_numbers_are_not_names_of_the_project(name):
         (np.full(2, 6e4, "float16"), True),
     ],
 )
-def test_numbers_that_a_weight_may_have(values, finite):
+def test_weights_are_finite(values, finite):
     assert match._is_finite(values) == finite
 
 
-def test_sizes_that_a_file_may_state():
+def test_stated_sizes_are_positive_integers_or_pairs():
     good = {5: (5, 5), (2, 3): (2, 3), 2**31: (2**31, 2**31)}
     assert {value: position_grid.stated_size(value) for value in good} == good
     for value in (0, -1, True, 5.0, "5", None, [5], [1, 2, 3], [1, 0], 2**31 + 1):
@@ -84,7 +84,7 @@ def test_square_numbers():
         (7, [(3, 4), (7, 1), (2, 3)], False),
     ],
 )
-def test_a_table_has_an_entry_for_the_class_token_or_not(count, grids, known):
+def test_length_of_the_table_shows_whether_the_class_token_has_an_entry(count, grids, known):
     assert position_grid.has_slots(count, 1, grids) is known
 
 
@@ -99,7 +99,7 @@ def test_a_table_has_an_entry_for_the_class_token_or_not(count, grids, known):
         ("qkv_bias", [True, False, True], (True, False, True), True),
     ],
 )
-def test_arguments_of_the_same_effect_are_equal(name, ours, theirs, equal):
+def test_arguments_with_the_same_effect_are_equal(name, ours, theirs, equal):
     found = [match._comparable(name, {name: value, "resnet_blocks": None}) for value in (ours, theirs)]
     assert (found[0] == found[1]) == equal
     of_hybrids = [
@@ -119,7 +119,7 @@ def test_arguments_of_the_same_effect_are_equal(name, ours, theirs, equal):
         ("ViT-B/14", "dinov2", 224, False),  # without a head, there is no published accuracy
     ],
 )
-def test_another_resolution_than_that_of_a_published_head(model, name, size, is_other, caplog):
+def test_resolution_other_than_that_of_the_published_head_is_logged(model, name, size, is_other, caplog):
     built = types.SimpleNamespace(config=types.SimpleNamespace(image_size=size))
     load._compare_resolution(built, types.SimpleNamespace(entry=zoo.find(model, name)))
     expected = f"augreg of ViT-B/16 was last trained on images of 384 pixels, but the model takes {size}."
@@ -139,7 +139,7 @@ def test_blocks_are_numbered_without_gaps():
 @pytest.mark.parametrize(
     ("width", "heads"), [(192, 3), (768, 12), (1024, 16), (1152, 16), (1280, 16), (1408, 16), (1536, 24), (1664, 16)]
 )
-def test_attention_heads_of_published_widths(width, heads):
+def test_attention_heads_follow_from_published_widths(width, heads):
     """Table 1 of arXiv:2010.11929, table 2 of arXiv:2106.04560 (g and G), and So400m of arXiv:2305.13035."""
     source = types.SimpleNamespace(metadata={}, path="x")
     assert _torch._guess_heads(source, width, None)[0] == heads
@@ -185,7 +185,7 @@ def test_an_unknown_file_lists_eight_names(count):
         recognition._recognize(source, recognition.hints_of({}, None, None))
 
 
-def test_the_shortest_prefix_is_the_model():
+def test_shortest_prefix_is_preferred():
     """Of several models in a Flax file whose prefixes are not usual."""
     names = [f"{prefix}embedding/kernel" for prefix in ("ema/of/net/", "net/", "opt/target/", "params/", "bet/")]
     expected = ["params/", "opt/target/", "bet/", "net/", "ema/of/net/"]
@@ -193,7 +193,7 @@ def test_the_shortest_prefix_is_the_model():
 
 
 @pytest.mark.parametrize("depth", [architecture.MAX_BLOCKS, architecture.MAX_BLOCKS + 1])
-def test_a_stack_of_the_largest_height(depth):
+def test_stacks_have_at_most_1024_blocks(depth):
     shapes = {"Transformer/encoderblock/LayerNorm_0/scale": (depth, 8)}
     if depth == architecture.MAX_BLOCKS:
         assert google._stack_depth(types.SimpleNamespace(path="x.npz"), shapes) == depth
@@ -202,7 +202,7 @@ def test_a_stack_of_the_largest_height(depth):
             google._stack_depth(types.SimpleNamespace(path="x.npz"), shapes)
 
 
-def test_a_long_message_is_cut():
+def test_long_messages_are_truncated():
     """Forty names of each list are shown, and the first ten have the nearest name of the other list."""
     names = [f"block{number}/kernel" for number in range(41)]
     found = LoadReport("google", missing=names, unexpected=[f"{name}s" for name in names[:40]])

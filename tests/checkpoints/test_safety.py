@@ -38,7 +38,7 @@ def test_object_arrays_are_never_unpickled(tmp_path):
     refused(path, "pickled Python objects")
 
 
-def test_pytorch_pickles_are_refused_with_the_way_out(tmp_path):
+def test_pytorch_pickles_are_refused_with_the_remedy(tmp_path):
     old = tmp_path / "model.pth"
     old.write_bytes(pickle.dumps(Exploit(), protocol=2))
     refused(old, "safetensors.torch.save_file")
@@ -70,14 +70,14 @@ def test_truncated_files_and_error_pages(tmp_path):
     refused(tmp_path / "empty", "an empty directory")
 
 
-def test_other_models_are_recognised_as_such(tmp_path):
+def test_other_models_are_recognized_as_such(tmp_path):
     path = files.write_npz(tmp_path / "model.npz", {"dense/kernel": np.ones((2, 2), "float32")})
     refused(path, "no Vision Transformer or BiT of a known family.*dense/kernel")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinity(value, tmp_path):
+def test_weights_with_nan_or_infinity_are_refused(value, tmp_path):
     tensors = files.tensors_of("vit_token_legacy")
     tensors["head/kernel"] = tensors["head/kernel"].copy()
     tensors["head/kernel"][3, 2] = value
@@ -93,7 +93,7 @@ def test_nan_and_infinity(value, tmp_path):
 
 
 @pytest.mark.slow
-def test_damage_in_the_last_tensor_changes_nothing(tmp_path):
+def test_damaged_last_tensor_leaves_the_model_unchanged(tmp_path):
     data = bytearray(files.write_npz(tmp_path / "model.npz", files.tensors_of("vit_gap")).read_bytes())
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         last = max(archive.infolist(), key=lambda info: info.header_offset)
@@ -124,14 +124,14 @@ def member(shape, dtype="<f4", data=b""):
         (b"not an array", "not a .npy array"),
     ],
 )
-def test_npy_headers(content, message, tmp_path):
+def test_malformed_npy_headers_are_refused(content, message, tmp_path):
     with zipfile.ZipFile(tmp_path / "model.npz", "w") as archive:
         archive.writestr("embedding/kernel.npy", content)
     refused(tmp_path / "model.npz", message)
 
 
 @pytest.mark.slow
-def test_zip_bombs(tmp_path):
+def test_zip_bombs_are_refused(tmp_path):
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("embedding/kernel.npy", "w") as file:
         file.write(member("(16, 16, 3, 102400)"))
@@ -145,7 +145,7 @@ def test_zip_bombs(tmp_path):
     refused(path, "different names")
 
 
-def test_overlapping_members(tmp_path):
+def test_overlapping_zip_members_are_refused(tmp_path):
     path = files.write_npz(tmp_path / "model.npz", {"a": np.ones(4, "float32"), "b": np.ones(4, "float32")})
     data = bytearray(path.read_bytes())
     second = data.rfind(b"PK\x01\x02")
@@ -177,11 +177,11 @@ def write_safetensors(path, header, data=b""):
         ({"a": 7}, b"", "damaged"),
     ],
 )
-def test_safetensors_headers(header, data, message, tmp_path):
+def test_malformed_safetensors_headers_are_refused(header, data, message, tmp_path):
     refused(write_safetensors(tmp_path / "model.safetensors", header, data), message)
 
 
-def test_a_file_that_is_cut_while_it_is_open(tmp_path):
+def test_file_truncated_while_open_raises_a_checkpoint_error(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(files.golden_path("hf_vit").read_bytes())
     source = SafetensorsSource(str(path))
@@ -191,13 +191,13 @@ def test_a_file_that_is_cut_while_it_is_open(tmp_path):
     source.close()
 
 
-def test_giant_safetensors_header(tmp_path):
+def test_giant_safetensors_header_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(struct.pack("<Q", 2**62) + b"{" + bytes(100))
     refused(path, "not a supported checkpoint|complete")
 
 
-def test_configurations_do_not_size_missing_weights(tmp_path):
+def test_configurations_do_not_determine_the_size_of_missing_weights(tmp_path):
     path = files.write_npz(tmp_path / "m.npz", files.tensors_of("bv_gap_sincos"))
     with zipfile.ZipFile(path, "a") as archive:
         note = {"version": 1, "arguments": {}, "image_size": [10**6, 10**6]}
@@ -206,7 +206,7 @@ def test_configurations_do_not_size_missing_weights(tmp_path):
 
 
 @pytest.mark.slow
-def test_hdf5_of_other_origin(tmp_path):
+def test_hdf5_links_are_refused(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "elsewhere.h5", "w") as file:
         file["secret"] = np.ones(3, "float32")
@@ -225,7 +225,7 @@ def test_npz_source_reads_headers_only(tmp_path):
 
 
 @pytest.mark.slow
-def test_damaged_files(tmp_path):
+def test_damaged_files_stay_within_the_limits(tmp_path):
     fuzzer = fuzz.Fuzzer(tmp_path, seed=1234)
     for _ in range(300):
         fuzzer.step()
@@ -233,7 +233,7 @@ def test_damaged_files(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_many_damaged_files(tmp_path):
+def test_many_damaged_files_stay_within_the_limits(tmp_path):
     fuzzer = fuzz.Fuzzer(tmp_path, seed=4321)
     for _ in range(4000):
         fuzzer.step()
@@ -268,20 +268,20 @@ def test_integers_are_not_weights(dtype, format, tmp_path):
         ("1", False),
     ],
 )
-def test_shapes_within_their_bounds(shape, is_valid):
+def test_shapes_out_of_bounds_are_refused(shape, is_valid):
     message = "x: tensor 'a' has no valid shape. Received: shape="
     with contextlib.nullcontext() if is_valid else pytest.raises(CheckpointError, match=message):
         assert tensors.check_shape(shape, "a", "x") == tuple(shape)
 
 
-def test_json_within_its_bound(monkeypatch):
+def test_json_above_the_limit_is_refused(monkeypatch):
     monkeypatch.setattr(tensors, "MAX_JSON_BYTES", 8)
     assert tensors.parse_json(b'{"a": 1}', "x") == {"a": 1}
     with pytest.raises(CheckpointError, match="x has 9 bytes of JSON; at most 8 are read"):
         tensors.parse_json(b'{"a": 1} ', "x")
 
 
-def test_shards_within_their_bound(tmp_path, monkeypatch):
+def test_shards_above_the_limit_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(safetensors, "_MAX_SHARDS", 2)
     path, weight_map = tmp_path / "model.safetensors.index.json", {}
     for count, name in enumerate("abc", 1):
@@ -315,12 +315,12 @@ def packed(start, stored, size, kind=zipfile.ZIP_DEFLATED):
         ([packed(0, 9, 9, zipfile.ZIP_BZIP2)], 70, "compressed in an unknown way"),
     ],
 )
-def test_members_of_an_archive_within_their_bounds(members, size, problem):
+def test_zip_members_out_of_bounds_are_refused(members, size, problem):
     with pytest.raises(CheckpointError, match=problem) if problem else contextlib.nullcontext():
         npz._check_members(members, size, "x")
 
 
-def test_metadata_that_do_not_fit_into_a_comment_are_left_out(tmp_path):
+def test_metadata_longer_than_a_zip_comment_are_left_out(tmp_path):
     """A comment has at most 65,535 bytes; 19 of these surround the text."""
     for length, written in ((65_516, 65_535), (65_517, 0)):
         npz.write_npz(str(tmp_path / "a.npz"), ["a"], lambda name: np.ones(2), {"a": "x" * length})

@@ -47,7 +47,7 @@ def assert_unchanged(model, before):
         ("vit_prelogits", {"num_layers": 1, "representation_size": None}, "representation_size=24"),
     ],
 )  # fmt: skip
-def test_a_model_built_with_other_arguments(name, arguments, message):
+def test_files_for_other_arguments_of_the_model_are_refused(name, arguments, message):
     with keras.StatelessScope(initialize_variables=False):  # an assignment would be another error
         model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
@@ -80,7 +80,7 @@ def test_missing_and_unexpected_tensors_are_listed_with_the_nearest(tmp_path):
 
 
 @pytest.mark.slow
-def test_heads():
+def test_heads_are_kept_or_reset():
     path = files.golden_path("vit_token_legacy")
     kernel = files.tensors_of("vit_token_legacy")["head/kernel"]
     same = keras_vit.VisionTransformer(**SIZES)
@@ -106,7 +106,7 @@ def test_heads():
 
 
 @pytest.mark.slow
-def test_fine_tuning_drops_pre_logits_as_the_reference():
+def test_fine_tuning_drops_pre_logits_like_the_reference():
     model = keras_vit.VisionTransformer(**{**SIZES, "num_layers": 1, "classes": 3})
     report = load_checkpoint(model, files.golden_path("vit_prelogits"))
     assert {"params/pre_logits/kernel", "params/head/kernel"} <= set(report.dropped)
@@ -114,7 +114,7 @@ def test_fine_tuning_drops_pre_logits_as_the_reference():
     assert "pre_logits/kernel" in load_checkpoint(kept, files.golden_path("vit_prelogits")).loaded
 
 
-def test_channels_that_cannot_be_adapted_change_nothing():
+def test_channels_that_cannot_be_adapted_leave_the_model_unchanged():
     model = keras_vit.VisionTransformer(**{**SIZES, "channels": 2})
     before = snapshot(model)
     with pytest.raises(ValueError, match="channels=3"):
@@ -197,7 +197,7 @@ def bit(**arguments):
 
 
 @pytest.mark.slow
-def test_the_padding_of_published_bit_files_is_not_passed_over(tmp_path, caplog):
+def test_pool_padding_of_published_bit_files_is_compared(tmp_path, caplog):
     # Their max-pooling was padded with zeros, which changes the outputs; nothing said so.
     path = big_transfer(tmp_path)
     with caplog.at_level("WARNING", logger="absl"):
@@ -213,7 +213,7 @@ def test_the_padding_of_published_bit_files_is_not_passed_over(tmp_path, caplog)
 
 
 @pytest.mark.slow
-def test_the_padding_of_other_bit_files_is_known(tmp_path):
+def test_pool_padding_of_other_bit_files_is_compared(tmp_path):
     with pytest.raises(ValueError, match="pool_padding='infinity'"):  # as big_vision computes
         load_checkpoint(bit(pool_padding="zeros"), files.golden_path("bit_big_vision"))
     load_checkpoint(bit(pool_padding="edge"), files.golden_path("bit_big_vision"))  # the same function
@@ -230,7 +230,7 @@ def test_the_padding_of_other_bit_files_is_known(tmp_path):
 
 
 @pytest.mark.slow
-def test_another_variant_is_named(tmp_path):
+def test_message_names_the_variants_of_file_and_model(tmp_path):
     arguments = dict(num_layers=12, image_size=32, classes=2)
     path = save_checkpoint(keras_vit.create_model("ViT-Ti/16", **arguments), tmp_path / "x.npz")
     with pytest.raises(ValueError, match="The file is a ViT-Ti/16; the model is ViT-S/16"):
@@ -238,7 +238,7 @@ def test_another_variant_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_frozen_layers_and_changed_ones_in_keras_files(tmp_path):
+def test_keras_files_with_frozen_layers_load_and_with_changed_layers_are_refused(tmp_path):
     model = keras_vit.VisionTransformer(**SIZES)
     model.get_layer("embedding").trainable = False
     model.get_layer("encoderblock_1").mlp.trainable = False
@@ -253,7 +253,7 @@ def test_frozen_layers_and_changed_ones_in_keras_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_with_lora_gets_its_kernels_from_a_file(tmp_path):
+def test_loading_sets_the_kernels_of_a_model_with_lora(tmp_path):
     source, model = tiny.randomize(keras_vit.VisionTransformer(**SIZES)), keras_vit.VisionTransformer(**SIZES)
     query = model.get_layer("encoderblock_0").attention.query
     query.enable_lora(2)
@@ -266,7 +266,7 @@ def test_a_model_with_lora_gets_its_kernels_from_a_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_weights_of_a_model_with_lora_hold_the_sum(tmp_path):
+def test_saved_weights_of_a_model_with_lora_are_merged(tmp_path):
     source = tiny.randomize(keras_vit.VisionTransformer(**SIZES))
     query = source.get_layer("encoderblock_0").attention.query
     query.enable_lora(2)
@@ -280,7 +280,7 @@ def test_weights_of_a_model_with_lora_hold_the_sum(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("project", ["timm", "huggingface"])
 @pytest.mark.parametrize(("width", "heads"), [(128, 2), (192, 3), (384, 6)])
-def test_heads_are_64_wide_by_default(project, width, heads, tmp_path):
+def test_attention_heads_are_64_wide_by_default(project, width, heads, tmp_path):
     """As in every model of "An Image is Worth 16x16 Words", table 1, and in DeiT's ViT-Ti and ViT-S."""
     model = keras_vit.VisionTransformer(8, width, 1, 1, 16, image_size=16, classes=2, activation="gelu")
     save_checkpoint(model, tmp_path / "written", format=project)

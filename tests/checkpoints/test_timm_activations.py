@@ -39,12 +39,12 @@ def test_siglip_towers_give_timms_features(name):
         ("vit_medium_patch16_gap_256", "gelu"),
     ],
 )
-def test_names_of_architectures(architecture, activation, tmp_path):
+def test_activation_follows_from_the_architecture_name_of_timm(architecture, activation, tmp_path):
     path = siglip_directory(tmp_path / "model", architecture=architecture)
     assert files.config_of(path).activation == activation
 
 
-def test_an_argument_comes_before_the_name(tmp_path):
+def test_activation_argument_precedes_the_architecture_name(tmp_path):
     config = json.loads((files.GOLDEN / "timm_siglip_tanh_config.json").read_text())
     arguments = {**config["model_args"], "act_layer": "quick_gelu"}
     path = siglip_directory(tmp_path / "model", "timm_siglip_tanh", model_args=arguments)
@@ -53,7 +53,7 @@ def test_an_argument_comes_before_the_name(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["vit_base_patch16_siglip_4096", "my_own_vit", None])
-def test_unknown_names_are_refused_with_the_next_step(architecture, tmp_path, caplog):
+def test_unknown_architecture_names_are_refused_with_the_remedy(architecture, tmp_path, caplog):
     path = siglip_directory(tmp_path / "model", "timm_siglip_tanh", architecture=architecture)
     with pytest.raises(CheckpointError, match="activation="):
         model_from_checkpoint(path)
@@ -64,20 +64,20 @@ def test_unknown_names_are_refused_with_the_next_step(architecture, tmp_path, ca
     assert any("activation='gelu_tanh' is assumed" in note for note in report.notes)
 
 
-def test_a_class_token_determines_it(tmp_path):
+def test_models_with_a_class_token_use_exact_gelu(tmp_path):
     config = {"architecture": "my_own_vit", "model_args": {"num_heads": 4}}
     path = files.write_directory(tmp_path / "model", files.tensors_of("timm_vit"), config)
     assert files.config_of(path).activation == "gelu"
 
 
-def test_blocks_that_normalize_later_are_refused(tmp_path):
+def test_timm_models_with_post_norm_blocks_are_refused(tmp_path):
     path = siglip_directory(tmp_path / "model", architecture="vit_base_patch16_rpn_224")
     with pytest.raises(CheckpointError, match="rpn"):
         model_from_checkpoint(path)
 
 
 @pytest.mark.slow
-def test_files_of_this_package_state_it(tmp_path):
+def test_files_of_this_package_state_the_activation(tmp_path):
     model = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=3, pooling="map", activation="relu")
     path = keras_vit.save_checkpoint(model, tmp_path / "model.safetensors", format="timm")
     (tmp_path / "model_config.json").unlink()

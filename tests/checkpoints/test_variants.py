@@ -25,7 +25,7 @@ def check(path, name, **arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "opt/target/", "params/", "img/", "params/img/"])
-def test_prefixes_and_other_tensors(prefix, tmp_path):
+def test_prefixes_and_other_tensors_are_skipped(prefix, tmp_path):
     tensors = {prefix + name: value for name, value in files.tensors_of("vit_token_legacy").items()}
     if prefix:
         tensors |= {"opt/state/step": np.int64(7), "txt/head/kernel": np.ones((3, 3)), "t": np.float32(1)}
@@ -33,7 +33,7 @@ def test_prefixes_and_other_tensors(prefix, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_trees_in_one_file(tmp_path):
+def test_prefix_chooses_one_of_two_models_in_a_file(tmp_path):
     tensors = files.tensors_of("vit_gap")
     both = {f"params/{k}": v for k, v in tensors.items()} | {f"params/ema/{k}": v * 0.5 for k, v in tensors.items()}
     path = files.write_npz(tmp_path / "both.npz", both)
@@ -47,7 +47,7 @@ def test_two_trees_in_one_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_content_decides_not_the_name(tmp_path):
+def test_file_type_is_recognized_by_content_not_by_name(tmp_path):
     path = tmp_path / "weights.bin"
     path.write_bytes(files.golden_path("vit_gap").read_bytes())
     check(path, "vit_gap")
@@ -55,7 +55,7 @@ def test_content_decides_not_the_name(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True])
-def test_bfloat16_as_void_and_fortran_order(compressed, tmp_path):
+def test_bfloat16_stored_as_void_and_fortran_order_are_read(compressed, tmp_path):
     tensors = {name: files.to_void2(value) for name, value in files.tensors_of("vit_token_legacy").items()}
     tensors["head/kernel"] = np.asfortranarray(files.tensors_of("vit_token_legacy")["head/kernel"])
     path = files.write_npz(tmp_path / "bf16.npz", tensors, compressed)
@@ -78,7 +78,7 @@ def test_bfloat16_as_void_and_fortran_order(compressed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hybrid_stem", "hybrid_blocks", "bit_big_vision", "bit_big_transfer"])
-def test_group_norms_of_the_other_number_of_dimensions(name, tmp_path):
+def test_group_norm_weights_of_one_or_four_dimensions_are_read(name, tmp_path):
     tensors = files.tensors_of(name)
     for key, value in tensors.items():
         if re.search(r"(gn\w+|norm-pre-head|group_norm)/\w+$", key):
@@ -90,7 +90,7 @@ def test_group_norms_of_the_other_number_of_dimensions(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_numbered_convolutions_of_bit(tmp_path):
+def test_numbered_convolutions_of_bit_are_read(tmp_path):
     tensors = {}
     for index, (name, value) in enumerate(files.tensors_of("bit_big_transfer").items()):
         tensors[name.replace("/standardized_conv2d/", f"/standardized_conv2d_{index}/")] = value
@@ -101,7 +101,7 @@ def test_numbered_convolutions_of_bit(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("position", ["Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding"])
-def test_older_places_of_big_visions_positions(position, tmp_path):
+def test_older_names_of_big_vision_position_embeddings_are_read(position, tmp_path):
     tensors = files.tensors_of("bv_map")
     tensors[position] = tensors.pop("pos_embedding")
     check(files.write_npz(tmp_path / "model.npz", tensors), "bv_map")
@@ -112,7 +112,7 @@ def test_older_places_of_big_visions_positions(position, tmp_path):
 
 
 @pytest.mark.slow
-def test_inlined_attention_pooling_of_legacy_names(tmp_path):
+def test_inlined_attention_pooling_under_legacy_names_is_read(tmp_path):
     inlined = {"MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1", "LayerNorm_0": "LayerNorm_2"}
     inlined["MlpBlock_0"] = "MlpBlock_3"
     tensors = {}
@@ -136,7 +136,7 @@ def test_stacked_and_flat_blocks_are_the_same(tmp_path):
 
 
 @pytest.mark.slow
-def test_grids_that_are_not_square(tmp_path):
+def test_rectangular_grids_are_kept_and_never_guessed(tmp_path):
     source = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=(16, 48), classes=3)
     images = np.random.default_rng(0).uniform(-1, 1, (2, 16, 48, 3)).astype("float32")
     path = save_checkpoint(source, tmp_path / "ours.npz")
@@ -152,7 +152,7 @@ def test_grids_that_are_not_square(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_square_count_on_a_grid_that_is_not_square(tmp_path):
+def test_square_number_of_patches_on_a_rectangular_grid(tmp_path):
     source = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=(16, 64), classes=3)
     path = save_checkpoint(source, tmp_path / "ours.npz")
     assert model_from_checkpoint(path).get_config()["image_size"] == [16, 64]
@@ -184,13 +184,13 @@ def published(tensors):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_vit", "hf_deit"])
-def test_published_names_of_hugging_face(name, tmp_path):
+def test_published_tensor_names_of_hugging_face_are_read(name, tmp_path):
     path = files.write_directory(tmp_path / "model", published(files.tensors_of(name)), files.hf_config(name))
     check(path, name)
 
 
 @pytest.mark.slow
-def test_sharded_hugging_face(tmp_path):
+def test_sharded_hugging_face_files_are_read(tmp_path):
     tensors = files.tensors_of("hf_vit")
     names, weight_map = sorted(tensors), {}
     for index in range(3):
@@ -207,7 +207,7 @@ def test_sharded_hugging_face(tmp_path):
         model_from_checkpoint(tmp_path)
 
 
-def test_the_configuration_is_honoured(tmp_path):
+def test_fields_of_the_hugging_face_configuration_are_applied(tmp_path):
     tensors = {k: v for k, v in files.tensors_of("hf_vit").items() if not re.search(r"[qkv]_proj\.bias", k)}
     changes = dict(
         qkv_bias=False,
@@ -224,7 +224,7 @@ def test_the_configuration_is_honoured(tmp_path):
 
 
 @pytest.mark.slow
-def test_deit_of_each_kind(tmp_path):
+def test_deit_with_and_without_teacher_classifier_is_read(tmp_path):
     # Without a teacher's classifier the distillation token takes part in the attention and is not read.
     tensors = files.tensors_of("hf_deit")
     teacher = files.golden_model("hf_deit")
@@ -245,7 +245,7 @@ def test_deit_of_each_kind(tmp_path):
 
 
 @pytest.mark.slow
-def test_headless_vit_with_and_without_pooler(tmp_path):
+def test_headless_vit_with_and_without_pooler_is_read(tmp_path):
     body = {k.removeprefix("vit."): v for k, v in files.tensors_of("hf_vit").items() if k.startswith("vit.")}
     model = model_from_checkpoint(files.write_directory(tmp_path / "dino", body, files.hf_config()))
     images = files.golden_case("hf_vit")[1]
@@ -286,7 +286,7 @@ TIMM = dict(hidden_size=32, num_layers=2, num_heads=4, mlp_dim=64, image_size=32
     ],
     ids=str,
 )
-def test_timm_directories_say_everything(arguments, tmp_path):
+def test_timm_directories_describe_the_whole_model(arguments, tmp_path):
     model = keras_vit.VisionTransformer(8, **{**TIMM, **arguments})
     rng = np.random.default_rng(0)
     for variable in model.trainable_variables:
@@ -298,7 +298,7 @@ def test_timm_directories_say_everything(arguments, tmp_path):
 
 
 @pytest.mark.slow
-def test_keras_files(tmp_path):
+def test_keras_files_round_trip(tmp_path):
     model = keras_vit.VisionTransformer(
         8, 32, 2, 4, 64, image_size=32, classes=7, num_registers=2, layer_scale=0.1, dropout_rate=0.1,
         position_embedding="learned2d", representation_size=16, activation="gelu",
@@ -370,7 +370,7 @@ def test_a_wrapped_masked_autoencoder_keeps_its_decoder(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_classifier_that_an_adapter_renamed_is_not_left_out(tmp_path):
+def test_classifier_renamed_by_an_adapter_is_refused(tmp_path):
     tensors = load_file(files.golden_path("hf_vit"))
     tensors = {k.replace("classifier.", "classifier.modules_to_save.default."): v for k, v in tensors.items()}
     with pytest.raises(ValueError, match="modules_to_save"):
@@ -380,7 +380,7 @@ def test_a_classifier_that_an_adapter_renamed_is_not_left_out(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov2", "timm_dinov2", "vit_pytorch_cls"])
 @pytest.mark.parametrize("towers", [("student.backbone.", "teacher.backbone."), ("model.", "model_ema."), ("", "ema.")])
-def test_of_two_towers_one_is_chosen(name, towers, tmp_path):
+def test_prefix_chooses_one_of_two_encoders_in_a_file(name, towers, tmp_path):
     tensors = load_file(files.golden_path(name))
     both = {towers[0] + key: value for key, value in tensors.items()}
     both |= {towers[1] + key: value * np.float32(0.5) for key, value in tensors.items()}
@@ -401,7 +401,7 @@ def test_of_two_towers_one_is_chosen(name, towers, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["timm_dinov2", "timm_dinov3_plus", "hf_dinov2"])
-def test_blocks_in_chunks(name, tmp_path):
+def test_chunked_block_names_are_read(name, tmp_path):
     """dinov2/models/vision_transformer.py, BlockChunk: `blocks.1.7.` is block 7, in the second chunk."""
     tensors = load_file(files.golden_path(name))
     chunked = {re.sub(r"\b(blocks|layer)\.(\d+)\.", r"\1.\2.\2.", key): value for key, value in tensors.items()}

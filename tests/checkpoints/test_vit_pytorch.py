@@ -49,7 +49,7 @@ def assert_close(logits, expected):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_golden_file(name, tmp_path):
+def test_golden_file_gives_its_logits_and_is_written_back_unchanged(name, tmp_path):
     arguments, images, logits = case(name)
     model = model_from_checkpoint(path_of(name), **overrides(arguments))
     assert_close(model(images), logits)
@@ -71,7 +71,7 @@ def test_golden_file(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["vit_pytorch_cls", "vit_pytorch_simple"])
-def test_heads_are_asked_for(name):
+def test_missing_number_of_heads_is_refused(name):
     with pytest.raises(CheckpointError, match="num_heads"):
         model_from_checkpoint(path_of(name))
     with pytest.raises(CheckpointError, match="num_heads"):
@@ -80,7 +80,7 @@ def test_heads_are_asked_for(name):
     assert heads == case(name)[0]["heads"]
 
 
-def test_the_shape_of_patches_is_asked_for():
+def test_missing_patch_size_is_refused():
     name = "vit_pytorch_one_head"  # 4 x 6 pixels of one channel; without a projection behind it, one head is certain
     with pytest.raises(CheckpointError, match="patch_size"):
         architecture_of(path_of(name))
@@ -89,7 +89,7 @@ def test_the_shape_of_patches_is_asked_for():
 
 
 @pytest.mark.slow
-def test_load_into_a_model_of_the_same_kind():
+def test_golden_file_loads_into_an_existing_model():
     arguments, images, logits = case("vit_pytorch_cls")
     sizes = {"patch_size": 8, "hidden_size": 32, "num_layers": 2, "num_heads": 3, "mlp_dim": 48, "head_dim": 12}
     details = {"patch_norm": True, "qkv_bias": False, "activation": "gelu", "layer_norm_epsilon": 1e-5}
@@ -131,7 +131,7 @@ REFUSED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reason", REFUSED)
-def test_models_that_vit_pytorch_cannot_build(reason, tmp_path):
+def test_models_that_vit_pytorch_cannot_build_are_refused(reason, tmp_path):
     details = {"patch_norm": True, "qkv_bias": False, "activation": "gelu", "layer_norm_epsilon": 1e-5}
     model = keras_vit.VisionTransformer(
         8, 16, 1, 2, 24, **{"image_size": 16, "classes": 2, **details, **REFUSED[reason]}
@@ -141,7 +141,7 @@ def test_models_that_vit_pytorch_cannot_build(reason, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["google", "big_vision", "huggingface", "timm"])
-def test_formats_of_other_projects_refuse_them(format, tmp_path):
+def test_formats_of_other_projects_refuse_vit_pytorch_models(format, tmp_path):
     arguments, *_ = case("vit_pytorch_cls")
     model = model_from_checkpoint(path_of("vit_pytorch_cls"), **overrides(arguments))
     with pytest.raises(CheckpointError, match="patch_norm=True.*head_dim=12"):
@@ -163,7 +163,7 @@ def test_configurations_of_other_classes_are_refused():
 
 
 @pytest.mark.slow
-def test_a_wrapped_model(tmp_path):
+def test_model_wrapped_in_a_module_is_read(tmp_path):
     arguments, images, logits = case("vit_pytorch_mean")
     tensors = {f"module.{name}": value for name, value in load_file(path_of("vit_pytorch_mean")).items()}
     save_file(tensors, tmp_path / "wrapped.safetensors")
@@ -172,7 +172,7 @@ def test_a_wrapped_model(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_new_head_and_another_size():
+def test_new_head_and_another_image_size():
     name = "vit_pytorch_cls"
     model = model_from_checkpoint(path_of(name), num_heads=3, image_size=48, classes=7)
     assert model.output_shape == (None, 7) and model.config.grid == (6, 6)

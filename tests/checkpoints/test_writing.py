@@ -27,7 +27,7 @@ def model():
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["directory", "file.safetensors"])
 @pytest.mark.parametrize("stop_after", [1, 2])
-def test_weights_and_class_names_belong_together_whenever_it_stops(target, stop_after, model, tmp_path, monkeypatch):
+def test_interrupted_writes_never_mix_weights_and_class_names(target, stop_after, model, tmp_path, monkeypatch):
     """Stopped between the files, it left the weights of one model with the class names of another."""
     path = save_checkpoint(model, tmp_path / target, format="huggingface", class_names=A)
     double = model_from_checkpoint(path)
@@ -53,7 +53,7 @@ def test_weights_and_class_names_belong_together_whenever_it_stops(target, stop_
     assert str(replaced[0]).endswith(".safetensors")  # contains a copy of the configuration
 
 
-def test_an_empty_directory_gets_all_files_at_once(model, tmp_path, monkeypatch):
+def test_empty_directory_receives_all_files_at_once(model, tmp_path, monkeypatch):
     (tmp_path / "x").mkdir()
     rename, replaced = os.replace, []
 
@@ -70,7 +70,7 @@ def test_an_empty_directory_gets_all_files_at_once(model, tmp_path, monkeypatch)
     assert os.listdir(tmp_path / "x") == []
 
 
-def test_files_that_other_programs_read_next_to_the_weights(tmp_path):
+def test_configuration_and_preprocessor_for_other_programs_are_written(tmp_path):
     """Our reader does without these."""
     names = ("ape", "bee", "cat")
     model = tiny.model(num_layers=1, image_size=(16, 24), classes=3, activation="gelu")
@@ -88,7 +88,7 @@ def test_files_that_other_programs_read_next_to_the_weights(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_configuration_that_was_edited_is_noticed(model, tmp_path, caplog):
+def test_edited_configuration_is_reported(model, tmp_path, caplog):
     path = save_checkpoint(model, tmp_path / "x", format="huggingface", class_names=A)
     model_from_checkpoint(path)
     assert not caplog.records
@@ -101,7 +101,7 @@ def test_a_configuration_that_was_edited_is_noticed(model, tmp_path, caplog):
     assert model_from_checkpoint(path, config=tmp_path / "x" / "config.json").class_names == tuple(B)
 
 
-def test_other_files_of_a_directory_stay(model, tmp_path):
+def test_other_files_of_the_directory_are_kept(model, tmp_path):
     (tmp_path / "README.md").write_text("mine")
     save_checkpoint(model, tmp_path, format="huggingface")
     names = {"README.md", "config.json", "model.safetensors", "preprocessor_config.json"}
@@ -111,7 +111,7 @@ def test_other_files_of_a_directory_stay(model, tmp_path):
 
 
 @pytest.mark.slow
-def test_threads_that_write_the_same_directory(model, tmp_path):
+def test_threads_can_write_the_same_directory(model, tmp_path):
     # Two of four ended with "Directory not empty".
     errors = []
 
@@ -131,7 +131,7 @@ def test_threads_that_write_the_same_directory(model, tmp_path):
     model_from_checkpoint(tmp_path / "x")
 
 
-def test_the_directory_that_appears_meanwhile_is_filled(model, tmp_path, monkeypatch):
+def test_directory_created_during_the_write_is_filled(model, tmp_path, monkeypatch):
     write = save.write_safetensors
 
     def late(*arguments):
@@ -145,7 +145,7 @@ def test_the_directory_that_appears_meanwhile_is_filled(model, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_error_that_names_the_file(tmp_path):
+def test_full_disk_raises_one_error_that_names_the_file(tmp_path):
     script = """
         import resource, signal, sys
         from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
@@ -171,7 +171,7 @@ def test_a_full_disk_is_one_error_that_names_the_file(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_modes_are_kept_and_the_umask_is_not_set(model, tmp_path, monkeypatch):
+def test_file_modes_are_kept_and_the_umask_is_not_set(model, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask of all threads was changed"))
     path = tmp_path / "x.safetensors"
     save_checkpoint(model, path, format="huggingface")
@@ -180,7 +180,7 @@ def test_modes_are_kept_and_the_umask_is_not_set(model, tmp_path, monkeypatch):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_timm_computes_the_width_of_the_mlp_from_the_ratio(tmp_path):
+def test_written_mlp_ratio_gives_the_exact_width_in_timm(tmp_path):
     model = keras_vit.VisionTransformer(8, 11, 1, 1, 15, image_size=16, classes=2, activation="gelu")
     assert int(11 * (15 / 11)) == 14  # rounding
     save_checkpoint(model, tmp_path / "x", format="timm")

@@ -98,14 +98,14 @@ def documents(format, config, kind="vit", names=None):  # noqa: A002
         ),
     ],
 )
-def test_transformers(arguments, expected, absent):
+def test_configuration_of_transformers_has_the_arguments_of_the_model(arguments, expected, absent):
     found = documents("huggingface", ViTConfig(**{**SIZES, **arguments}))["config.json"]
     found = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
     assert {name: found.get(name) for name in expected} == expected
     assert not found.keys() & set(absent)
 
 
-def test_a_tower_of_transformers_is_inside_of_its_classifier():
+def test_siglip_classifier_nests_the_vision_configuration():
     found = documents("huggingface", ViTConfig(**{**SIZES, **SIGLIP, "pooling": "gap"}))["config.json"]
     tower = found.pop("vision_config")
     labels = {"label2id": {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}, **NAMES}
@@ -113,14 +113,14 @@ def test_a_tower_of_transformers_is_inside_of_its_classifier():
     assert (tower["model_type"], tower["vision_use_head"], tower["hidden_size"]) == ("siglip_vision_model", False, 16)
 
 
-def test_equal_names_of_transformers_classes():
+def test_duplicate_class_names_are_numbered_as_in_transformers():
     """As in transformers, the name has the number of the last class."""
     found = documents("huggingface", ViTConfig(**SIZES), names=("crane", "dog", "crane"))["config.json"]
     assert found["id2label"] == {"0": "crane", "1": "dog", "2": "crane"}
     assert found["label2id"] == {"crane": 2, "dog": 1}
 
 
-def test_the_decoder_of_transformers():
+def test_configuration_of_transformers_has_the_arguments_of_the_decoder():
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 3, "decoder_num_heads": 2, "decoder_mlp_dim": 24}
     sizes = {name: value for name, value in SIZES.items() if name != "classes"}
     config = MAEConfig(**sizes, **decoder, mask_ratio=0.5)
@@ -187,7 +187,7 @@ def test_the_decoder_of_transformers():
         ),
     ],
 )
-def test_timm(arguments, architecture, expected, absent):
+def test_configuration_of_timm_has_the_arguments_of_the_model(arguments, architecture, expected, absent):
     found = documents("timm", ViTConfig(**{**SIZES, **arguments}))["config.json"]
     assert found["architecture"] == architecture
     assert {name: found["model_args"].get(name) for name in expected} == expected
@@ -204,12 +204,12 @@ def test_timm(arguments, architecture, expected, absent):
         ((1,), "vit_base_resnet50_hybrid"),
     ],
 )
-def test_backbones_of_timm_have_the_name_of_a_registered_model(blocks, architecture):
+def test_hybrids_have_the_name_of_a_registered_timm_model(blocks, architecture):
     hybrid = {"resnet_blocks": blocks, "resnet_numerics": "timm", "patch_size": 1, "image_size": 32}
     assert documents("timm", ViTConfig(**{**SIZES, **hybrid}))["config.json"]["architecture"] == architecture
 
 
-def test_evaluation_of_timm():
+def test_configuration_of_timm_describes_the_evaluation_preprocessing():
     """Our pipeline resizes to the size of the model, without a crop and with the bilinear filter."""
     found = documents("timm", ViTConfig(**SIZES, channels=3), names=("ape", "bee", "cat"))["config.json"]
     assert found["pretrained_cfg"] == {
@@ -243,7 +243,7 @@ def test_evaluation_of_timm():
         ),
     ],
 )
-def test_vit_pytorch(arguments, expected):
+def test_configuration_of_vit_pytorch_has_the_arguments_of_the_model(arguments, expected):
     common = {"qkv_bias": False, "layer_norm_epsilon": 1e-5}
     found = documents("vit_pytorch", ViTConfig(**{**SIZES, **common, **arguments}))["config.json"]
     expected = {

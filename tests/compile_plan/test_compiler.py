@@ -23,12 +23,12 @@ from tools.compile_plan import hlo
         ("jaxlib.mlir.ir", "Module.parse"),
     ],
 )
-def test_private_names_of_jax(module, names):
+def test_private_names_of_jax_exist(module, names):
     pytest.importorskip("jax")
     assert callable(operator.attrgetter(names)(importlib.import_module(module)))
 
 
-def test_private_arguments_of_jax():
+def test_private_arguments_of_jax_exist():
     pytest.importorskip("jax")
     compiler = importlib.import_module("jax._src.compiler")
     taken = {"num_replicas", "num_partitions", "device_assignment", "env_options_overrides", "backend"}
@@ -94,7 +94,7 @@ dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardFilter"
 """
 
 
-def test_operations_and_traffic_of_a_program():
+def test_operations_and_memory_traffic_of_a_program_are_counted():
     program = hlo.parse(PROGRAM)
     loop, small = 3 * 2 * 16 * 32 * 32, 2 * 4 * 8 * 2
     attention = 2 * (2 * 2 * 1 * 6 * 6 * 8)  # two products
@@ -153,7 +153,7 @@ ENTRY %main (start: (s32[], bf16[3,8,16], bf16[3,8,16]), w: f32[16,12,4], y: bf1
 """
 
 
-def test_traffic_of_the_memory_on_a_chip_does_not_count():
+def test_on_chip_memory_traffic_is_not_counted():
     slices = 3 * 2 * 2 * 8 * 16  # read and written
     copied = 4 * 16 * 3 * 4 + 2 * 64 * 4
     indices = 3 * 4  # the number of the round, which is in yet another memory of the chip
@@ -194,7 +194,7 @@ def test_traffic_of_the_memory_on_a_chip_does_not_count():
         ),
     ],
 )
-def test_operations_of_products_that_a_tpu_computes_as_convolutions(inputs, kernel, outputs, attributes, products):
+def test_matrix_products_compiled_as_convolutions_are_counted(inputs, kernel, outputs, attributes, products):
     shapes = {"inputs": inputs, "kernel": kernel, "result": outputs}
     x, w, y = (f"%{name} = f32[{','.join(map(str, shape))}]" for name, shape in shapes.items())
     lines = [f"{x} parameter(0)", f"{w} parameter(1)", f"ROOT {y} convolution(%inputs, %kernel), {attributes}"]
@@ -247,7 +247,7 @@ frontend_attributes={_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer
 """
 
 
-def test_bytes_that_a_device_sends():
+def test_bytes_sent_per_device_are_counted():
     program = hlo.parse(TWO_SLICES)
     part, gradient = 2 * 16 * 4, 4 * 64 * 4
     loop = 3 * part  # its part, to the other device of a pair, three times
@@ -275,7 +275,7 @@ def test_bytes_that_a_device_sends():
         ("mesh['data'=2,'model'=3], device_ids=([2,3]T(1,0)) {'model'}", 2),
     ],
 )
-def test_devices_that_gather_in_each_form_of_their_groups(groups, others):
+def test_every_notation_of_replica_groups_is_read(groups, others):
     text = f"""
 ENTRY %main (w: f32[16,4]) -> f32[64,4] {{
   %w = f32[16,4]{{1,0}} parameter(0)
@@ -285,7 +285,7 @@ ENTRY %main (w: f32[16,4]) -> f32[64,4] {{
     assert hlo.parse(text).sent == others * 4 * 16 * 4
 
 
-def test_an_unknown_form_of_groups_is_not_one_device():
+def test_unknown_notation_of_replica_groups_is_not_one_device():
     with pytest.raises(ValueError, match="Received: all"):
         hlo.parse(TWO_SLICES.replace("replica_groups={{0,1,2,3}}", "replica_groups=all")).sent  # noqa: B018
 
@@ -295,7 +295,7 @@ def test_a_text_without_an_entry_is_not_a_program():
         hlo.parse("HloModule nothing")
 
 
-def test_operations_that_exchange_data_are_counted():
+def test_collective_operations_are_counted():
     text = """
       %a = f32[8]{0} all-reduce(f32[8]{0} %x), replica_groups={{0,1}}
       %b = (f32[8]{0}, f32[8]{0}) all-reduce-start(%x)

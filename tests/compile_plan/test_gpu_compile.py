@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.training.worlds import ROOT
+from tests.training.small_runs import ROOT
 from tools.compile_plan.compiler import GpuCompiler
 
 pytestmark = [
@@ -41,7 +41,7 @@ def plan(backend, *flags):
 
 
 @pytest.mark.parametrize("target", ["h100", "a100", "l4"])
-def test_the_step_on_jax(target):
+def test_jax_step_has_the_planned_operations(target):
     counted, compiled = plan("jax", f"--target={target}")
     assert compiled["fits"] and compiled["collectives"] == {}
     # A bit more for recomputed attention weights and a padded number of tokens, less for the gradient of the images.
@@ -50,7 +50,7 @@ def test_the_step_on_jax(target):
     assert compiled["bytes_accessed"] > 2 * 2 * 4 * counted["parameters"]
 
 
-def test_several_gpus_share_weights():
+def test_fsdp_shards_weights_over_gpus():
     _, copied = plan("jax", "--target=h100:8")
     _, sharded = plan("jax", "--target=h100:8", "--distribute=fsdp")
     assert set(copied["collectives"]) == {"all-reduce"}
@@ -58,7 +58,7 @@ def test_several_gpus_share_weights():
     assert sharded["arguments"] < copied["arguments"]
 
 
-def test_the_step_on_tensorflow():
+def test_tensorflow_step_has_the_planned_operations():
     counted, compiled = plan("tensorflow", "--target=h100:8")
     assert compiled["fits"] and compiled["collectives"]["all-reduce"] >= 1
     # XLA pads the 17 tokens of the attention to 24.

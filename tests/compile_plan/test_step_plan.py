@@ -39,7 +39,7 @@ GIB = 2**30
         ("v6e-8", 8, "v6e:2x4"),
     ],
 )
-def test_slices_by_name(name, devices, topology):
+def test_tpu_slices_are_found_by_name(name, devices, topology):
     target = targets.parse(name)
     assert (target.devices, targets.topology(target)) == (devices, topology)
     assert math.prod(targets.shape(target.chips, target.chip.dimensions)) == target.chips
@@ -63,7 +63,7 @@ def test_unknown_targets(name, message):
         targets.parse(name)
 
 
-def test_gpus_by_name():
+def test_gpus_are_found_by_name():
     one, eight = targets.parse("h100"), targets.parse("h100:8")
     assert [(target.devices, targets.topology(target)) for target in (one, eight)] == [(1, "1x1x1"), (8, "1x1x8")]
     assert one.peak_flops == eight.peak_flops == 989e12  # per device
@@ -78,7 +78,7 @@ def test_gpus_by_name():
         assert gpu.title in configuration
 
 
-def test_several_slices():
+def test_several_tpu_slices_add_their_devices():
     target = targets.parse("v5e-256", slices=2)
     assert (target.devices, targets.topology(target), target.name) == (512, "v5e:16x16", "2 slices of v5e-256")
     for name in ("v3-8", "h100:8"):
@@ -97,7 +97,7 @@ def estimate(result, target="v5e-8", slices=1):
     return step_plan.Estimate(Setting(64), targets.parse(target, slices), result, 8 * GIB)
 
 
-def test_roofline():
+def test_step_time_is_the_bound_of_the_roofline():
     # 197 TFLOP/s and 819 GB/s a chip; two cores share those of a v3 chip, 123 TFLOP/s and 900 GB/s.
     bound = estimate(compiled(flops=197e12, accessed=81.9e9))
     assert bound.seconds["compute"] == pytest.approx(1)
@@ -117,7 +117,7 @@ def test_roofline():
     assert (two.limit, two.step_seconds) == ("network", pytest.approx(2))
 
 
-def test_what_fits():
+def test_programs_within_the_device_memory_fit():
     assert estimate(compiled(8 * GIB)).fits
     assert not estimate(compiled(8 * GIB + 2)).fits
     assert not estimate(DoesNotFit(7 * GIB, 6 * GIB)).fits
@@ -158,12 +158,12 @@ def test_the_largest_batch(each, start):
     assert len(set(fake.asked)) == len(fake.asked)
 
 
-def test_no_batch_fits():
+def test_largest_batch_is_none_if_no_batch_fits():
     fake = Fake(9 * GIB, GIB // 100)
     assert fake.planner().largest_batch(Setting(512)) is None
 
 
-def test_remedies_were_tried_and_fit():
+def test_remedies_fit_in_the_device_memory():
     asked = Setting(512)  # 64 images per device need 16.5 GiB
     fake = Fake(GIB // 2, GIB // 4)
     planner = fake.planner()
@@ -183,7 +183,7 @@ def test_remedies_were_tried_and_fit():
         assert divided.setting.overrides(asked) == (f"--distribute='mesh(fsdp={fsdp})'",)
 
 
-def test_refusals_of_the_compiler_are_read():
+def test_out_of_memory_errors_of_the_compiler_are_parsed():
     texts = {
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 22.50G of "
         "15.75G hbm. Exceeded hbm capacity by 6.75G.": (22.5, 15.75),
@@ -202,13 +202,13 @@ def test_refusals_of_the_compiler_are_read():
         outcome(None, lambda: fail("something else"))
 
 
-def test_a_batch_that_cannot_be_divided():
+def test_batch_size_that_the_replicas_cannot_divide_is_refused():
     recipe = recipes.Recipe(data=recipes.Data(batch_size=100))
     with pytest.raises(ValueError, match="data.batch_size .* 8 replicas.*=100.* 96"):
         step_plan.of_recipe(recipe, 10, types.SimpleNamespace(target=targets.parse("v3-8")))
 
 
-def test_settings_become_recipes():
+def test_settings_are_converted_to_recipes():
     recipe = recipes.Recipe(model=recipes.Model("BiT-R50x1"))
     assert step_plan.with_setting(recipe, Setting(64)).model.remat is None  # which a BiT ResNet does not have
     assert step_plan.with_setting(recipe, Setting(64, remat=True, accumulation_steps=2)) == recipes.Recipe(
@@ -225,7 +225,7 @@ def planned(monkeypatch):
     recipe = recipes.Recipe(
         model=recipes.Model("ViT-S/16"), data=recipes.Data(source="tfds:imagenet2012", batch_size=512)
     )
-    monkeypatch.setattr(cli, "recipe_from_flags", lambda _: recipe)
+    monkeypatch.setattr(cli, "recipe_from_flags", lambda *_, **options: recipe)
     fake = Fake(GIB // 2, GIB // 4)
     monkeypatch.setattr(plan.step_plan, "of_recipe", lambda *arguments: fake.planner())
     monkeypatch.setattr(plan.compiler, "of_target", lambda _: types.SimpleNamespace(versions=lambda: "a compiler"))
@@ -259,12 +259,12 @@ def test_the_program_as_json(planned, capsys):
     assert content["remedies"] == []
 
 
-def test_shared_weights_need_jax(planned):
+def test_sharded_weights_require_jax(planned):
     with pytest.raises(ValueError, match="--distribute=fsdp needs the JAX backend"):
         programs.call("tools.compile_plan.__main__", "--target=v5e-8", "--distribute=fsdp")
 
 
-def test_nothing_fits():
+def test_report_states_that_no_batch_fits():
     asked = Setting(512)
     rows = Report(Fake(9 * GIB, 1).planner().estimate(asked), [], {False: None}, "a compiler").rows()
     text = "\n".join(value for _, value in rows)
@@ -272,14 +272,14 @@ def test_nothing_fits():
     assert "none without rematerialization" in text
 
 
-def test_a_program_that_a_compiler_accepts_may_not_fit():
+def test_compiled_program_may_exceed_the_memory():
     rows = Report(Fake(9 * GIB, 1, refuses=False).planner().estimate(Setting(8)), [], {}, "a compiler").rows()
     (memory,) = (value for name, value in rows if name == "memory")
     assert memory == "does NOT fit: needs 9.00 GiB per device, 1.00 GiB too much"
 
 
 @pytest.mark.parametrize(("name", "extra"), [("v5e-8", "plan"), ("h100", "plan-gpu")])
-def test_without_the_compiler(name, extra, monkeypatch):
+def test_missing_compiler_names_the_extra(name, extra, monkeypatch):
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(compiler.CompilerMissing, match=rf"{name} .*pip install '.\[cpu,{extra}\]"):
         compiler.of_target(targets.parse(name))

@@ -83,12 +83,12 @@ def check_eval_step(structure, precision, setting, target="v5e-8"):
     ("structure", "precision"),
     [("ViT of one layer", "mixed_bfloat16"), pytest.param("BiT", "float32", marks=pytest.mark.exhaustive)],
 )
-def test_training_with_everything(structure, precision):
+def test_train_step_with_all_options_compiles_for_tpu(structure, precision):
     check_train_step(structure, precision, "everything")
 
 
 @pytest.mark.slow
-def test_evaluation_with_averages():
+def test_eval_step_with_averaged_weights_compiles_for_tpu():
     check_eval_step("ViT", "mixed_bfloat16", "averages")
 
 
@@ -104,7 +104,7 @@ def test_the_compiler_error_names_the_shortage():
 
 
 @pytest.mark.slow
-def test_two_slices():
+def test_two_tpu_slices_each_have_a_copy_of_the_weights():
     """The chips of a slice share the weight, and each slice has a copy."""
     import jax
 
@@ -136,7 +136,7 @@ def test_two_slices():
 @pytest.mark.parametrize("setting", tpu_cases.SETTINGS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_train_step(structure, precision, setting):
+def test_train_step_compiles_for_tpu(structure, precision, setting):
     if not tpu_cases.has(STRUCTURES[structure], setting):
         pytest.skip("a BiT ResNet has no dropout and no stochastic depth")
     check_train_step(structure, precision, setting)
@@ -146,14 +146,14 @@ def test_train_step(structure, precision, setting):
 @pytest.mark.parametrize("setting", ["plain", "averages"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_eval_step(structure, precision, setting):
+def test_eval_step_compiles_for_tpu(structure, precision, setting):
     check_eval_step(structure, precision, setting)
 
 
 @pytest.mark.tpu
 @pytest.mark.parametrize("target", ["v3-8", "v4-32", "v5p-16", "v6e-8", "v5e-256"])
 @pytest.mark.parametrize("structure", ["ViT", "hybrid of 3 stages", "BiT"])
-def test_generations_and_pods(structure, target, monkeypatch):
+def test_train_step_compiles_for_every_tpu_generation(structure, target, monkeypatch):
     monkeypatch.setattr(tpu_cases, "BATCH", 2 * max(64, targets.parse(target).devices))
     check_train_step(structure, "mixed_bfloat16", "everything", target)
 

@@ -13,16 +13,18 @@ import tensorflow as tf
 
 from keras_vit.data import headers, preprocess
 from keras_vit.exporting import graph_ops
-from tests.data import pictures
+from tests.data import example_images
 
 MEGABYTE = 2**20
 ALLOWED = 100 * MEGABYTE
-SMALL = pictures.encode(pictures.smooth(8, 8))
+SMALL = example_images.encode(example_images.smooth(8, 8))
 SIDES = struct.pack("<ii", 30_000, 30_000)
 BOMBS = {  # the sizes in their headers are wrong
     "PNG": SMALL[:16] + struct.pack(">II", 30_000, 30_000) + SMALL[24:],
-    "BMP": (lambda content: content[:18] + SIDES + content[26:])(pictures.encode(pictures.smooth(8, 8), "BMP")),
-    "GIF": pictures.encode(pictures.smooth(8, 8), "GIF"),
+    "BMP": (lambda content: content[:18] + SIDES + content[26:])(
+        example_images.encode(example_images.smooth(8, 8), "BMP")
+    ),
+    "GIF": example_images.encode(example_images.smooth(8, 8), "GIF"),
 }
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from tests.data import pictures
+from tests.data import example_images
 
 module = pytest.importorskip("array_record.python.array_record_module", reason="pip install '.[data]'")
 
@@ -13,7 +13,7 @@ module = pytest.importorskip("array_record.python.array_record_module", reason="
 def write(path, numbers):
     writer = module.ArrayRecordWriter(str(path), "group_size:1")
     for number in numbers:
-        image = pictures.encode(np.full((4, 4, 3), number, np.uint8)) if number >= 0 else b"damaged"
+        image = example_images.encode(np.full((4, 4, 3), number, np.uint8)) if number >= 0 else b"damaged"
         features = {
             "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
             "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[max(number, 0) % 3])),
@@ -27,7 +27,7 @@ def stored(batches, key="image"):
 
 
 @pytest.mark.slow
-def test_splits_order_and_exact_resuming(tmp_path):
+def test_splits_are_read_in_order_and_resumed_exactly(tmp_path):
     for shard in range(2):
         write(tmp_path / f"train.array_record-{shard:05d}-of-00002", range(20 * shard, 20 * shard + 20))
     write(tmp_path / "val.arrayrecord-00000-of-00001", range(40, 44))

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_vit import data
 from tests import selection
-from tests.data import pictures
+from tests.data import example_images
 from tests.data.test_tfrecord import example, write
 
 TRAIN = "decode_jpeg_and_inception_crop(8)|flip_lr|value_range(-1, 1)"
@@ -22,7 +22,7 @@ REASONS = {"zero bytes": "Input is empty", "truncated": "", "text": "Expected a 
 @pytest.fixture(params=["folder", "tfrecord"])
 def damaged(request, tmp_path):
     """33 images, one without bytes and one cut off, and the source that names them."""
-    root = pictures.folder(tmp_path / "p")
+    root = example_images.folder(tmp_path / "p")
     bad = [tmp_path / "p" / "cat" / "3.png", tmp_path / "p" / "eel" / "5.png"]
     bad[0].write_bytes(b"")
     bad[1].write_bytes(bad[1].read_bytes()[:200])
@@ -47,7 +47,7 @@ def damaged(request, tmp_path):
     ),
 )
 def test_an_error_names_the_file(tmp_path, kind, training):
-    root = pictures.folder(tmp_path / "p")
+    root = example_images.folder(tmp_path / "p")
     source = data.open_source(f"folder:{root}", "all")
     path = tmp_path / "p" / "dog" / "7.png"
     if DAMAGE[kind]:
@@ -64,9 +64,9 @@ def test_an_error_names_the_file(tmp_path, kind, training):
 
 
 @pytest.mark.slow
-def test_the_reason_of_every_kind(tmp_path):
+def test_reason_is_reported_for_every_kind_of_damage(tmp_path):
     """In one pass, because a pipeline takes a second to be built."""
-    source, log = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all"), data.BadImageLog()
+    source, log = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all"), data.BadImageLog()
     paths = {kind: tmp_path / "p" / "dog" / f"{number}.png" for number, kind in zip((1, 3, 5, 7), DAMAGE, strict=True)}
     for kind, path in paths.items():
         path.write_bytes(DAMAGE[kind](path.read_bytes())) if DAMAGE[kind] else path.unlink()
@@ -79,8 +79,8 @@ def test_the_reason_of_every_kind(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 32])
-def test_also_the_first_and_the_last_are_found(tmp_path, place):
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+def test_first_and_last_unreadable_images_are_named(tmp_path, place):
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     with open(source.paths[place], "wb"):
         pass
     with pytest.raises(tf.errors.OpError) as error:
@@ -97,7 +97,7 @@ def test_errors_of_records_name_file_and_number(damaged):
 
 
 @pytest.mark.slow
-def test_skipping_in_training(damaged):
+def test_training_skips_unreadable_images(damaged):
     source, names = damaged
     log = data.BadImageLog()
     batches = list(data.train_batches(source, TRAIN, 8, on_bad_image=log).take(9).as_numpy_iterator())
@@ -108,7 +108,7 @@ def test_skipping_in_training(damaged):
 
 
 @pytest.mark.slow
-def test_skipping_keeps_the_other_rows_and_repeats(damaged):
+def test_skipping_is_reproducible_and_keeps_the_other_rows(damaged):
     source, _ = damaged
     first, again = (
         list(data.train_batches(source, TRAIN, 8, on_bad_image="skip").take(5).as_numpy_iterator()) for _ in range(2)
@@ -120,7 +120,7 @@ def test_skipping_keeps_the_other_rows_and_repeats(damaged):
 
 
 @pytest.mark.slow
-def test_skipping_in_evaluation_masks(damaged):
+def test_evaluation_marks_unreadable_images_as_invalid(damaged):
     source, names = damaged
     log = data.BadImageLog()
     batches = list(data.eval_batches(source, EVAL, 8, on_bad_image=log).as_numpy_iterator())
@@ -132,7 +132,7 @@ def test_skipping_in_evaluation_masks(damaged):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [7, 64])
-def test_every_row_is_its_example_whatever_the_number_of_rows_is(damaged, rows):
+def test_rows_match_their_examples_for_any_batch_size(damaged, rows):
     """Rows are loaded in groups: one of seven, or two of 32. In some groups an image is unreadable."""
     source, _ = damaged
     batches = data.eval_batches(source, EVAL, rows, on_bad_image="skip").unbatch().as_numpy_iterator()
@@ -151,9 +151,9 @@ def test_every_row_is_its_example_whatever_the_number_of_rows_is(damaged, rows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "tfrecord"])
-def test_skipping_survives_runs_of_images_that_cannot_be_read(tmp_path, kind):
+def test_skipping_survives_consecutive_unreadable_images(tmp_path, kind):
     """12 of 33 that follow each other, in batches of 2, so that most batches hold none that can be read."""
-    folder = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    folder = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     bad = folder.paths[5:17]
     for path in bad:
         with open(path, "wb"):
@@ -176,8 +176,8 @@ def test_skipping_survives_runs_of_images_that_cannot_be_read(tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_a_set_of_which_less_than_half_can_be_read_stops_the_training(tmp_path):
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+def test_training_stops_if_more_than_half_of_the_images_are_unreadable(tmp_path):
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     for path in source.paths[::2] + source.paths[1:4:2]:
         with open(path, "wb"):
             pass
@@ -190,8 +190,8 @@ def test_a_set_of_which_less_than_half_can_be_read_stops_the_training(tmp_path):
 
 
 @pytest.mark.slow
-def test_skipping_changes_nothing_where_all_is_well(tmp_path):
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+def test_skipping_leaves_readable_data_unchanged(tmp_path):
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     strict, lenient = (
         list(data.train_batches(source, TRAIN, 8, on_bad_image=mode).take(5).as_numpy_iterator())
         for mode in ("error", "skip")
@@ -203,8 +203,8 @@ def test_skipping_changes_nothing_where_all_is_well(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["error", "skip"])
-def test_a_set_of_which_nothing_can_be_read_ends(tmp_path, mode):
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+def test_data_without_readable_images_raise_an_error(tmp_path, mode):
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     for path in source.paths:
         with open(path, "wb") as file:
             file.write(b"nothing")
@@ -214,8 +214,8 @@ def test_a_set_of_which_nothing_can_be_read_ends(tmp_path, mode):
 
 
 @pytest.mark.slow
-def test_an_operation_that_fails_is_reported_with_the_file(tmp_path):
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+def test_failed_operation_is_reported_with_the_file(tmp_path):
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     with pytest.raises(tf.errors.OpError) as error:
         next(iter(data.train_batches(source, "decode|random_crop(22)", 33)))  # the images have 20 to 30 rows
     assert f"{tmp_path}/p/" in data.explain(error.value)
@@ -225,7 +225,7 @@ def test_other_errors_are_not_explained():
     assert data.explain(ValueError("something else")) is None
 
 
-def test_files_are_counted_in_the_log_and_attempts_in_the_number(caplog):
+def test_log_lists_each_file_once_and_counts_all_attempts(caplog):
     log = data.BadImageLog()
     with caplog.at_level("WARNING", logger="absl"):
         for origin in ("a.jpg", "a.jpg", "b.jpg"):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_vit import data
 from keras_vit.data import errors, python_ops
 from tests import forked
-from tests.data import pictures
+from tests.data import example_images
 
 TRAIN = "decode_jpeg_and_inception_crop(8)|flip_lr|value_range(-1, 1)"
 EVAL = "decode|resize(8)|value_range(-1, 1)"
@@ -17,7 +17,7 @@ EVAL = "decode|resize(8)|value_range(-1, 1)"
 @pytest.fixture
 def source(tmp_path):
     """33 images, 17 consecutive ones unreadable."""
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     for path in source.paths[3:20]:
         with open(path, "wb"):
             pass
@@ -32,7 +32,7 @@ def source(tmp_path):
         pytest.param(lambda s: data.eval_batches(s, EVAL, 8), marks=pytest.mark.slow),
     ],
 )
-def test_one_type_of_error_names_the_file(source, make):
+def test_unreadable_image_error_names_the_file(source, make):
     batches = make(source)
     for _ in range(2):  # iterating again is possible and tells the same
         with pytest.raises(data.UnreadableImageError) as error, data.image_errors():
@@ -43,7 +43,7 @@ def test_one_type_of_error_names_the_file(source, make):
 
 
 @pytest.mark.slow
-def test_calls_after_a_failure_fail_in_the_same_way(source):
+def test_iterating_after_an_error_raises_the_same_error(source):
     iterator = iter(data.train_batches(source, TRAIN, 8))
     origins = set()
     for _ in range(12):
@@ -54,20 +54,20 @@ def test_calls_after_a_failure_fail_in_the_same_way(source):
     assert len(origins) == 1
 
 
-def test_other_errors_pass():
+def test_other_errors_are_passed_on():
     with pytest.raises(tf.errors.NotFoundError), data.image_errors():
         tf.io.read_file("no such file")
     with pytest.raises(KeyError), data.image_errors():
         raise KeyError
 
 
-def test_names_and_reasons_with_the_characters_of_the_mark():
+def test_names_and_reasons_may_contain_the_separator():
     message = errors.bad_image("a|b\nc.jpg", "a type | of 3")
     assert data.explain(ValueError(f"[[node]] {message} [Op:x]")) == "unreadable image a|b\nc.jpg: a type / of 3"
 
 
 @pytest.mark.parametrize("returns", [True, False])
-def test_the_end_of_a_process_waits_for_calls_but_not_forever(returns, monkeypatch):
+def test_exit_waits_for_running_calls_for_a_limited_time(returns, monkeypatch):
     running, closed = (
         tf.raw_ops.VarHandleOp(dtype=kind, shape=[], shared_name=kind.name) for kind in (tf.int64, tf.bool)
     )
@@ -87,7 +87,7 @@ def test_the_end_of_a_process_waits_for_calls_but_not_forever(returns, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("on_bad_image", "ending"), [("error", "raise"), ("error", "break"), ("skip", "break")])
-def test_the_process_ends(source, tmp_path, on_bad_image, ending):
+def test_process_exits_after_an_unreadable_image(source, tmp_path, on_bad_image, ending):
     code, output = forked.run("tests.data.exit_after_error", tmp_path / "p", on_bad_image, ending)
     assert code == (1 if ending == "raise" else 0), output
     assert ("unreadable image" in output) == (ending == "raise")

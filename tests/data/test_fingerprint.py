@@ -37,7 +37,7 @@ def differences(folder, change):
     return fingerprint.changes(before, fingerprints(folder))
 
 
-def test_a_copy_elsewhere_is_the_same(folder, tmp_path, monkeypatch):
+def test_copy_in_another_directory_has_the_same_fingerprint(folder, tmp_path, monkeypatch):
     before = fingerprints(folder)
     shutil.copytree(folder, tmp_path / "elsewhere" / "images")
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -45,7 +45,7 @@ def test_a_copy_elsewhere_is_the_same(folder, tmp_path, monkeypatch):
     assert fingerprint.changes(before, fingerprints("images/")) == []
 
 
-def test_the_classes_that_changed_are_named(folder):
+def test_changed_classes_are_named(folder):
     cats = folder / "train" / "cat"
     expected = "other images or another order in the split 'train': cat ({} -> {} files)"
     assert differences(folder, lambda: (cats / "new.jpg").write_bytes(b"")) == [expected.format(10, 11)]
@@ -57,7 +57,7 @@ def test_the_classes_that_changed_are_named(folder):
     ]
 
 
-def test_another_order_is_another_data_set(folder):
+def test_order_of_files_changes_the_fingerprint(folder):
     paths, labels = [str(path) for path in sorted(folder.rglob("*.jpg"))], np.zeros(40, np.int32)
     before, after = (
         {"train": fingerprint.fingerprint(FileSource("images", "train", order, labels, ["a"]))}
@@ -66,7 +66,7 @@ def test_another_order_is_another_data_set(folder):
     assert "order" in fingerprint.changes(before, after)[0]
 
 
-def test_a_manifest_with_another_label(tmp_path):
+def test_changed_label_in_a_manifest_is_named(tmp_path):
     lines = ["path,label,split"] + [f"{number}.jpg,{number % 2},train" for number in range(4)]
     path = tmp_path / "list.csv"
 
@@ -81,7 +81,7 @@ def test_a_manifest_with_another_label(tmp_path):
     ]
 
 
-def test_values_and_masks_belong_to_it(tmp_path):
+def test_values_and_masks_change_the_fingerprint(tmp_path):
     found = []
     for age in (31, 32):
         (tmp_path / "ages.csv").write_text(f"path,age\n1.jpg,{age}\n2.jpg,40\n3.jpg,50\n")
@@ -95,7 +95,7 @@ def test_values_and_masks_belong_to_it(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "more"), [(5, ""), (7, " and 2 more")])
-def test_five_classes_are_named(number, more):
+def test_at_most_five_changed_classes_are_named(number, more):
     before, now = (
         {"train": {"digest": text, "classes": dict.fromkeys("abcdefg"[:number], text), "counts": {"a": count}}}
         for text, count in (("x", 1), ("y", 2))
@@ -119,7 +119,7 @@ def test_arrays_are_compared_by_content():
     )
 
 
-def test_record_files(tmp_path):
+def test_fingerprint_covers_record_files_and_slices(tmp_path):
     paths = writer.write_tfrecords(data.open_source("digits", "train[:8]"), str(tmp_path), "train", 2)
     spec = f"tfrecord:{tmp_path}"
     parts = [fingerprint.fingerprint(data.open_source(spec, f"train[{part}]")) for part in (":2", "2:4", ":3")]
@@ -151,14 +151,14 @@ def test_record_files(tmp_path):
         ("fashion_mnist:f", "fashion_mnist:{here}/f"),
     ],
 )
-def test_absolute_paths(given, expected, tmp_path, monkeypatch):
+def test_relative_paths_become_absolute(given, expected, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     expected = expected.format(here=tmp_path / "here", above=tmp_path)
     assert source_specs.absolute(given) == source_specs.absolute(expected) == expected
 
 
-def test_what_exists(tmp_path):
+def test_existing_data_sets_are_found(tmp_path):
     (tmp_path / "train-1").write_bytes(b"")
     for there in (
         "digits",

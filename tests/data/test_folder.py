@@ -13,7 +13,7 @@ import pytest
 from keras_vit import data
 from keras_vit.data import splits
 from keras_vit.util import checks, image_files
-from tests.data import pictures
+from tests.data import example_images
 from tests.programs import call
 
 CLASSES = ("cat", "dog", "eel")
@@ -22,17 +22,17 @@ CLASSES = ("cat", "dog", "eel")
 def build(root, case):
     """Build a folder of a case and return what to open."""
     if case == "one level up":
-        pictures.folder(root / "archive" / "train", count=10)
+        example_images.folder(root / "archive" / "train", count=10)
         return f"folder:{root}/archive"
     if case == "train and val":
-        pictures.folder(root / "train", count=6)
-        pictures.folder(root / "val", count=4)
+        example_images.folder(root / "train", count=6)
+        example_images.folder(root / "val", count=4)
         return f"folder:{root}"
-    pictures.folder(root, count=10)
+    example_images.folder(root, count=10)
     if case == "__MACOSX":
-        pictures.folder(root / "__MACOSX", count=2)
-        pictures.folder(root / ".thumbnails", count=2)
-        pictures.folder(root / "cat" / "__MACOSX", count=2)
+        example_images.folder(root / "__MACOSX", count=2)
+        example_images.folder(root / ".thumbnails", count=2)
+        example_images.folder(root / "cat" / "__MACOSX", count=2)
     elif case == "loop of links":
         (root / "loop").symlink_to(root)
         (root / "dog" / "again").symlink_to(root / "dog")
@@ -63,7 +63,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_layout(case, tmp_path, caplog):
+def test_folder_layouts_give_classes_and_splits(case, tmp_path, caplog):
     classes, counts, note = CASES[case]
     spec = build(tmp_path, case)
     with caplog.at_level(logging.WARNING, logger="absl"):
@@ -80,14 +80,14 @@ def test_layout(case, tmp_path, caplog):
         assert re.search(note, " ".join(train.notes))
 
 
-def test_check_data_reports_it(tmp_path, capsys):
+def test_check_data_reports_an_empty_class(tmp_path, capsys):
     spec = build(tmp_path, "empty class")
     call("train.check_data", data=spec, splits=[], json=False, sheet=None)
     (note,) = data.open_source(spec).notes
     assert note in capsys.readouterr().out
 
 
-def test_one_class_is_refused_with_the_next_step(tmp_path):
+def test_one_class_is_refused_with_the_remedy(tmp_path):
     spec = build(tmp_path, "one class")
     for function in (data.open_source, data.split_sizes):
         with pytest.raises(ValueError, match=r"dog/1\.jpg.*one class, 'cat'.*images:"):
@@ -95,15 +95,15 @@ def test_one_class_is_refused_with_the_next_step(tmp_path):
     assert data.open_source(f"images:{tmp_path}", "all").num_examples == 10
 
 
-def test_a_folder_around_the_data_set_is_one_class(tmp_path):
+def test_parent_folder_of_a_data_set_is_refused_with_the_path_to_use(tmp_path):
     """Deeper folders belong to a class."""
-    pictures.folder(tmp_path / "archive" / "train")
+    example_images.folder(tmp_path / "archive" / "train")
     with pytest.raises(ValueError, match=f"one class, 'archive'.*give folder:{tmp_path}/archive"):
         data.open_source(f"folder:{tmp_path}")
 
 
-def test_a_relative_path(tmp_path, monkeypatch):
-    pictures.folder(tmp_path / "set", count=10)
+def test_relative_paths_are_read(tmp_path, monkeypatch):
+    example_images.folder(tmp_path / "set", count=10)
     monkeypatch.chdir(tmp_path)
     for kind, location in (("folder", "set"), ("folder", "set/"), ("images", "set"), ("images", ".")):
         assert data.open_source(f"{kind}:{location}", "test").num_examples == 6
@@ -112,24 +112,24 @@ def test_a_relative_path(tmp_path, monkeypatch):
         assert data.open_source(f"{kind}:.", "test").num_examples == 6
 
 
-def test_only_test(tmp_path):
-    pictures.folder(tmp_path / "test")
-    pictures.folder(tmp_path / "val")
+def test_test_folder_without_train_folder_is_refused(tmp_path):
+    example_images.folder(tmp_path / "test")
+    example_images.folder(tmp_path / "val")
     with pytest.raises(ValueError, match=rf"Expected train/.*give folder:{tmp_path}/test"):
         data.open_source(f"folder:{tmp_path}")
 
 
 def test_a_test_folder_without_classes_is_not_used(tmp_path):
-    pictures.folder(tmp_path / "train", count=10)
+    example_images.folder(tmp_path / "train", count=10)
     (tmp_path / "test").mkdir()
     shutil.copy(tmp_path / "train" / "cat" / "0.jpg", tmp_path / "test" / "0.jpg")
     source = data.open_source(f"folder:{tmp_path}", "test")
     assert source.num_examples == 6 and "test/ has no folders of classes" in " ".join(source.notes)
 
 
-def test_splits_of_other_names_are_noticed(tmp_path):
-    pictures.folder(tmp_path / "seg_train")
-    pictures.folder(tmp_path / "seg_test")
+def test_splits_with_other_names_are_reported(tmp_path):
+    example_images.folder(tmp_path / "seg_train")
+    example_images.folder(tmp_path / "seg_test")
     assert "call them train/ and test/" in " ".join(data.open_source(f"folder:{tmp_path}").notes)
 
 
@@ -152,25 +152,25 @@ def test_an_archive_is_not_a_folder(tmp_path):
         "FOUND.000",
     ],
 )
-def test_folders_of_servers_and_systems_are_not_read(name, tmp_path):
-    pictures.folder(tmp_path, count=6)
+def test_folders_of_operating_systems_and_servers_are_ignored(name, tmp_path):
+    example_images.folder(tmp_path, count=6)
     for place in (tmp_path, tmp_path / "cat", tmp_path / "cat" / "deeper"):
-        pictures.folder(place / name, classes=("0.jpg",), count=2)
+        example_images.folder(place / name, classes=("0.jpg",), count=2)
     source = data.open_source(f"folder:{tmp_path}", "all")
     assert (source.class_names, source.num_examples) == (CLASSES, 18)
     assert f"not read: {name}." in " ".join(source.notes)
     assert data.open_source(f"images:{tmp_path}", "all").num_examples == 18
 
 
-def test_classes_may_have_names_of_signs(tmp_path):
-    pictures.folder(tmp_path, classes=("#", "$5", "@", "lost"), count=2)
+def test_class_names_may_be_punctuation(tmp_path):
+    example_images.folder(tmp_path, classes=("#", "$5", "@", "lost"), count=2)
     assert data.open_source(f"folder:{tmp_path}", "all").class_names == ("#", "$5", "@", "lost")
 
 
 @pytest.mark.parametrize("other", ["bus", "training"])
-def test_a_class_called_train_with_folders_is_not_taken_for_the_split(other, tmp_path):
-    pictures.folder(tmp_path / "train", classes=("2023", "2024"), count=3)
-    pictures.folder(tmp_path, classes=(other, "car"), count=3)
+def test_class_named_train_with_subfolders_is_not_a_split(other, tmp_path):
+    example_images.folder(tmp_path / "train", classes=("2023", "2024"), count=3)
+    example_images.folder(tmp_path, classes=(other, "car"), count=3)
     with pytest.raises(ValueError, match=rf"{other}.*If train/ is a class, rename it.*folder:{tmp_path}/train"):
         data.open_source(f"folder:{tmp_path}")
     (tmp_path / "train").rename(tmp_path / "railway")
@@ -178,10 +178,10 @@ def test_a_class_called_train_with_folders_is_not_taken_for_the_split(other, tmp
         assert data.open_source(f"folder:{tmp_path}").class_names == ("bus", "car", "railway")
 
 
-def test_folders_next_to_the_splits(tmp_path):
+def test_other_folders_next_to_the_splits_are_ignored(tmp_path):
     """Of a data set such as SVHN, and of one with annotations."""
     for split in ("train", "test", "extra"):
-        pictures.folder(tmp_path / split, count=3)
+        example_images.folder(tmp_path / split, count=3)
     (tmp_path / "annotations").mkdir()
     source = data.open_source(f"folder:{tmp_path}")
     assert source.num_examples == 9 and "not used: annotations, extra." in " ".join(source.notes)
@@ -204,7 +204,7 @@ def formed(form, names=FRUIT):
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
 def test_classes_of_splits_are_the_same_in_another_unicode_form(forms, tmp_path):
     for split, form in zip(("train", "test"), forms, strict=True):
-        pictures.folder(tmp_path / split, classes=formed(form), count=2)
+        example_images.folder(tmp_path / split, classes=formed(form), count=2)
     source = data.open_source(f"folder:{tmp_path}", "test")
     assert source.class_names == FRUIT
     for path, label in zip(source.paths, source.labels(), strict=True):
@@ -212,7 +212,7 @@ def test_classes_of_splits_are_the_same_in_another_unicode_form(forms, tmp_path)
 
 
 def test_a_class_in_both_unicode_forms_is_one(tmp_path):
-    pictures.folder(tmp_path, classes=(*FRUIT, *formed("NFD", FRUIT[2:])), count=5)
+    example_images.folder(tmp_path, classes=(*FRUIT, *formed("NFD", FRUIT[2:])), count=5)
     source = data.open_source(f"folder:{tmp_path}", "all")
     assert source.class_names == FRUIT and np.bincount(source.labels()).tolist() == [5, 5, 10]
     assert "only differ in their Unicode form are one class" in " ".join(source.notes)
@@ -222,29 +222,29 @@ def test_the_division_does_not_depend_on_the_unicode_form(tmp_path):
     """A folder is copied from Linux to a Mac."""
     held_out = []
     for form in ("NFC", "NFD"):
-        root = pictures.folder(tmp_path / form, classes=formed(form), count=20)
+        root = example_images.folder(tmp_path / form, classes=formed(form), count=20)
         paths = data.open_source(f"folder:{root}", "test").paths
         held_out.append([unicodedata.normalize("NFC", os.path.relpath(path, root)) for path in paths])
     assert held_out[0] == held_out[1]
 
 
-def test_classes_of_splits_that_differ_in_case(tmp_path):
-    pictures.folder(tmp_path / "train", classes=("Apple", "kiwi"), count=2)
-    pictures.folder(tmp_path / "test", classes=("apple", "KIWI"), count=1)
+def test_class_names_of_splits_match_regardless_of_case(tmp_path):
+    example_images.folder(tmp_path / "train", classes=("Apple", "kiwi"), count=2)
+    example_images.folder(tmp_path / "test", classes=("apple", "KIWI"), count=1)
     source = data.open_source(f"folder:{tmp_path}", "test")
     assert source.class_names == ("Apple", "kiwi")
     assert {path.split("/")[-2]: label for path, label in zip(source.paths, source.labels(), strict=True)} == {
         "apple": 0,
         "KIWI": 1,
     }
-    pictures.folder(tmp_path / "test", classes=("APPLE",), count=1)
+    example_images.folder(tmp_path / "test", classes=("APPLE",), count=1)
     with pytest.raises(ValueError, match="'apple', 'APPLE'|'APPLE', 'apple'"):
         data.open_source(f"folder:{tmp_path}", "test")
 
 
-def test_classes_of_letters_differ_in_case(tmp_path):
+def test_single_letter_classes_are_case_sensitive(tmp_path):
     for split in ("train", "test"):
-        pictures.folder(tmp_path / split, classes=("A", "a", "b"), count=1)
+        example_images.folder(tmp_path / split, classes=("A", "a", "b"), count=1)
     assert data.open_source(f"folder:{tmp_path}", "test").class_names == ("A", "a", "b")
 
 
@@ -254,7 +254,7 @@ def test_classes_of_letters_differ_in_case(tmp_path):
 @pytest.fixture
 def divided(tmp_path):
     for split, count in (("train", 4), ("test", 3)):
-        pictures.folder(tmp_path / "set" / split, count=count)
+        example_images.folder(tmp_path / "set" / split, count=count)
     return tmp_path / "set"
 
 
@@ -271,7 +271,7 @@ def test_a_link_in_a_class_folder_adds_no_image_of_the_data_set(target, divided)
 
 
 def test_links_to_images_and_folders_elsewhere_are_followed(divided, tmp_path):
-    pictures.folder(tmp_path / "elsewhere", classes=("fox", "more"), count=5)
+    example_images.folder(tmp_path / "elsewhere", classes=("fox", "more"), count=5)
     (divided / "train" / "fox").symlink_to(tmp_path / "elsewhere" / "fox")
     (divided / "train" / "cat" / "more").symlink_to(tmp_path / "elsewhere" / "more")
     (divided / "train" / "dog" / "one.jpg").symlink_to(tmp_path / "elsewhere" / "more" / "0.jpg")
@@ -280,7 +280,7 @@ def test_links_to_images_and_folders_elsewhere_are_followed(divided, tmp_path):
     assert not [note for note in source.notes if "Links" in note]
 
 
-def test_folders_are_a_hundred_levels_deep_at_most(tmp_path):
+def test_folders_are_at_most_a_hundred_levels_deep(tmp_path):
     deep = tmp_path.joinpath(*["a"] * image_files.MAX_DEPTH)
     deep.mkdir(parents=True)
     (deep / "1.png").write_bytes(b"")
@@ -290,7 +290,7 @@ def test_folders_are_a_hundred_levels_deep_at_most(tmp_path):
         image_files.Tree(str(tmp_path)).below(str(tmp_path))
 
 
-def test_five_names_are_listed():
+def test_at_most_five_names_are_listed():
     assert (
         checks.listed(list("abcde")) == "a, b, c, d, e" and checks.listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
     )
@@ -304,7 +304,7 @@ def test_a_link_to_a_top_level_folder_is_skipped(target, divided):
 
 
 def test_links_around_a_folder_elsewhere_are_skipped(divided, tmp_path):
-    pictures.folder(tmp_path / "far" / "away", classes=("fox", "more"), count=5)
+    example_images.folder(tmp_path / "far" / "away", classes=("fox", "more"), count=5)
     (tmp_path / "far" / "away" / "fox" / "up").symlink_to(tmp_path / "far")
     (tmp_path / "far" / "away" / "fox" / "again").symlink_to(tmp_path / "far" / "away" / "fox")
     (divided / "train" / "fox").symlink_to(tmp_path / "far" / "away" / "fox")
@@ -313,22 +313,22 @@ def test_links_around_a_folder_elsewhere_are_skipped(divided, tmp_path):
     assert "fox/again" in " ".join(source.notes) and "fox/up" in " ".join(source.notes)
 
 
-def test_two_classes_that_are_one_folder(tmp_path):
-    pictures.folder(tmp_path)
+def test_class_folder_linked_to_another_class_is_skipped(tmp_path):
+    example_images.folder(tmp_path)
     (tmp_path / "a").symlink_to(tmp_path / "cat")
     source = data.open_source(f"folder:{tmp_path}", "all")
     assert source.class_names == CLASSES and f"{tmp_path}/a" in " ".join(source.notes)
 
 
 def test_the_test_split_may_be_a_link_to_the_validation_split(tmp_path):
-    pictures.folder(tmp_path / "train")
-    pictures.folder(tmp_path / "val", count=2)
+    example_images.folder(tmp_path / "train")
+    example_images.folder(tmp_path / "val", count=2)
     (tmp_path / "test").symlink_to("val")
     assert data.split_sizes(f"folder:{tmp_path}") == {"test": 6, "train": 33, "validation": 6}
 
 
 def test_only_regular_files_are_read(tmp_path):
-    root = pictures.folder(tmp_path / "set")
+    root = example_images.folder(tmp_path / "set")
     os.mkfifo(tmp_path / "set" / "cat" / "pipe.png")
     (tmp_path / "set" / "dog" / "zero.png").symlink_to("/dev/zero")
     source = data.open_source(f"folder:{root}", "all")
@@ -337,8 +337,8 @@ def test_only_regular_files_are_read(tmp_path):
     assert data.open_source(f"images:{root}", "all").num_examples == 33
 
 
-def test_a_link_to_nowhere_is_an_image_that_cannot_be_read(tmp_path):
-    pictures.folder(tmp_path)
+def test_broken_link_is_an_unreadable_image(tmp_path):
+    example_images.folder(tmp_path)
     (tmp_path / "cat" / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     (tmp_path / "cat" / "circle.jpg").symlink_to(tmp_path / "cat" / "circle.jpg")
     assert data.open_source(f"folder:{tmp_path}", "all").num_examples == 35
@@ -346,8 +346,8 @@ def test_a_link_to_nowhere_is_an_image_that_cannot_be_read(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "images"])
-def test_folders_that_nest_too_deeply(kind, tmp_path):
-    pictures.folder(tmp_path)
+def test_folders_nested_too_deeply_are_refused(kind, tmp_path):
+    example_images.folder(tmp_path)
     subprocess.run(["mkdir", "-p", tmp_path / "cat" / "/".join(["d"] * 1500)], check=True)  # Python's recurses
     try:
         with pytest.raises(ValueError, match="nest 100 levels"):
@@ -357,14 +357,14 @@ def test_folders_that_nest_too_deeply(kind, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_test_split_of_many_classes():
+def test_every_class_of_many_is_divided():
     labels = np.arange(300_000) // 2
     indices = splits.split_indices([str(i) for i in range(300_000)], labels, 0.2)
     assert len(indices["test"]) == 150_000
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.99])
-def test_every_class_of_two_has_an_example_in_both_splits(fraction):
+def test_every_class_of_two_images_has_one_in_each_split(fraction):
     labels = np.repeat([0, 1, 2, 3], [1, 2, 3, 40])
     indices = splits.split_indices([f"{i}.png" for i in range(len(labels))], labels, fraction)
     test, train = (np.bincount(labels[indices[split]], minlength=4) for split in ("test", "train"))

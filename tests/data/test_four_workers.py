@@ -40,7 +40,7 @@ def order(source, worker, workers, start=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tfrecord by rows", "tfrecord by files", "parquet by files", "tar"])
-def test_four_workers(kind, tmp_path):
+def test_four_workers_read_every_example_once_per_epoch(kind, tmp_path):
     source, half = open_source(kind, tmp_path), STEPS // 2
     workers = [order(source, worker, 4) for worker in range(4)]
     batches = [sum(parts, []) for parts in zip(*workers, strict=True)]

@@ -16,7 +16,7 @@ def test_results_keep_the_order_of_their_items():
 
 
 @pytest.mark.parametrize(("size", "index", "others"), [(5, 3, [4, 0]), (4, 1, [2, 3]), (4, 3, [0, 1]), (1, 0, [])])
-def test_half_of_the_other_images_may_replace_an_image(size, index, others):
+def test_at_most_half_of_the_other_images_are_tried_as_replacement(size, index, others):
     source = data.open_source("digits", f"test[:{size}]")
     item = {"index": tf.constant(index, tf.int64), "position": tf.constant(7, tf.int64)}
     found = list(source.following(item).as_numpy_iterator())
@@ -25,7 +25,7 @@ def test_half_of_the_other_images_may_replace_an_image(size, index, others):
 
 
 @pytest.mark.slow
-def test_the_later_records_of_a_file_replace_a_record_before_the_earlier_ones():
+def test_replacement_records_come_from_later_in_the_file_first():
     content = {b"a": [b"0", b"1", b"2", b"3", b"4"], b"b": [b"5"]}
 
     def records(path, skip, take):
@@ -67,7 +67,7 @@ class TestRepair:
 
         return make
 
-    def test_half_of_the_images_may_be_unreadable(self, repaired):
+    def test_training_tolerates_half_of_the_images_unreadable(self, repaired):
         log, bad = data.BadImageLog(), {0, 2}
         call = repaired(log, True, bad)
         assert [call(index) for index in (0, 2, 0)] == [[1, 9], [3, 9], [1, 9]]
@@ -81,7 +81,7 @@ class TestRepair:
         with pytest.raises(ValueError, match="More than half"):
             repaired("skip", True, {0, 1, 2})(0)
 
-    def test_evaluation_skips_any_number(self, repaired):
+    def test_evaluation_skips_any_number_of_unreadable_images(self, repaired):
         call = repaired("skip", False, {0, 1, 2, 3})
         assert [call(index) for index in range(4)] == [[0, 9]] * 4
 

@@ -13,7 +13,7 @@ from PIL import Image
 from keras_vit import data
 from keras_vit.data import masks, preprocess
 from keras_vit.data.labels import check_masks
-from tests.data import pictures
+from tests.data import example_images
 from train.datasets import audit, writer
 
 RNG = np.random.default_rng(0)
@@ -34,7 +34,7 @@ def png(indices, bits=8, palette=False, **options):
 
 @pytest.mark.parametrize("transparency", [None, b"\0\xff", b"\1\2\3"])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_a_palette_gives_its_indices(bits, transparency):
+def test_palette_masks_give_palette_indices(bits, transparency):
     indices = RNG.integers(0, 2**bits - (bits == 8), (5, 13))
     options = {} if transparency is None else {"transparency": transparency}
     encoded = png(indices, bits, palette=True, **options)
@@ -50,13 +50,13 @@ def test_a_palette_gives_its_indices(bits, transparency):
     (16, 300, {255: 255, 299: 299, 65535: 65535}),
     (16, 65535, {65534: 65534, 65535: 65535}),
 ])  # fmt: skip
-def test_ignored_pixels_are_never_the_index_of_a_class(bits, classes, expected):
+def test_ignored_pixels_never_equal_a_class_index(bits, classes, expected):
     decoded = masks.decode(png(np.array([list(expected)]), bits), classes)
     assert decoded.dtype == tf.int32 and decoded.numpy().tolist() == [list(expected.values())]
 
 
 @pytest.mark.parametrize("classes", [7, 255, 256, 300])
-def test_an_encoded_mask_is_read_back(classes):
+def test_encoded_masks_round_trip(classes):
     mask = RNG.integers(0, classes, (9, 5))
     mask[0, 0] = masks.ignored(classes)
     encoded = masks.encode(mask, classes).numpy()
@@ -65,8 +65,8 @@ def test_an_encoded_mask_is_read_back(classes):
 
 
 @pytest.mark.parametrize(("encoded", "classes", "problem"), [
-    (pictures.encode(IMAGE, "PNG"), 9, "m.png has colors"),
-    (pictures.encode(IMAGE[..., 0], "JPEG"), 9, "m.png must be a PNG"),
+    (example_images.encode(IMAGE, "PNG"), 9, "m.png has colors"),
+    (example_images.encode(IMAGE[..., 0], "JPEG"), 9, "m.png must be a PNG"),
     (b"", 9, "m.png must be a PNG"),
     (png(IMAGE[..., 0])[:90], 255, "PNG"),
     (png(IMAGE[..., 0])[:20], 255, "m.png is incomplete"),
@@ -74,7 +74,7 @@ def test_an_encoded_mask_is_read_back(classes):
     (png(np.array([[0, 1], [7, 255]]), 16), 7, "m.png has the index 7"),
     (png(np.array([[0, 1], [2, 3]]), 2, palette=True), 3, "m.png has the index 3"),
 ])  # fmt: skip
-def test_a_mask_that_is_not_one_is_refused_with_its_name(encoded, classes, problem):
+def test_invalid_mask_is_refused_with_its_name(encoded, classes, problem):
     with pytest.raises(tf.errors.InvalidArgumentError, match="(?s)" + problem.replace(" ", ".*")):
         masks.decode(tf.constant(encoded), classes, origin="m.png")
 
@@ -105,13 +105,13 @@ def write(root, shapes=((12, 20),) * 10, splits=("",), suffix="png"):
             mask = RNG.integers(0, 4, shape)
             image = np.stack([10 * mask, *RNG.integers(0, 256, (2, *shape))], -1).astype(np.uint8)
             name = f"deep/{number}.png" if number % 2 else f"{number}.png"
-            (root / "images" / split / name).with_suffix(f".{suffix}").write_bytes(pictures.encode(image, "PNG"))
+            (root / "images" / split / name).with_suffix(f".{suffix}").write_bytes(example_images.encode(image, "PNG"))
             (root / "masks" / split / name).write_bytes(png(mask, palette=number % 3 == 0))
     (root / "masks/classes.txt").write_text("sky\ngrass\ntree\ncow\n")
     return f"folder:{root}/images#masks={root}/masks"
 
 
-def test_folders(tmp_path):
+def test_mask_folders_are_read(tmp_path):
     spec = write(tmp_path, suffix="PNG")
     (tmp_path / "masks/0.png").rename(tmp_path / "masks/0.PNG")
     assert data.split_sizes(spec) == {"train": 8, "test": 2, "all": 10}
@@ -132,7 +132,7 @@ def test_folders(tmp_path):
     assert inside.num_examples == 11 and not inside.notes
 
 
-def test_folders_of_splits(tmp_path):
+def test_mask_folders_of_splits_are_read(tmp_path):
     spec = write(tmp_path, splits=("training", "val"))
     assert data.split_sizes(spec) == {"train": 10, "validation": 10}
     assert all("/val/" in path for path in data.open_source(spec, "test").mask_paths)
@@ -143,7 +143,7 @@ def test_folders_of_splits(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pp", ["decode|resize_small(12)|random_crop(10)|flip_lr|value_range(-1, 1)"])
-def test_batches(tmp_path, pp):
+def test_batches_of_images_and_masks_are_reproducible_and_aligned(tmp_path, pp):
     """A batch has the same content when training resumes and on several workers, and masks move with images."""
     source = data.open_source(write(tmp_path), "all")
     batches = list(data.train_batches(source, pp, 4, seed=1).take(6))
@@ -165,12 +165,12 @@ def test_batches(tmp_path, pp):
 
 
 @pytest.mark.slow
-def test_bad_masks(tmp_path):
+def test_invalid_masks_raise_an_error_or_are_skipped(tmp_path):
     """A run stops with the names of the files, or leaves the example out."""
     source = data.open_source(write(tmp_path), "all")
     problems = {
         0: (png(np.zeros((20, 12))), "of the size of its image"),
-        1: (pictures.encode(IMAGE, "PNG"), "has colors"),
+        1: (example_images.encode(IMAGE, "PNG"), "has colors"),
         2: (png(np.full((12, 20), 4)), "has the index 4"),
         3: (None, "No such file"),
     }
@@ -193,12 +193,12 @@ def test_bad_masks(tmp_path):
     ("&classes=['a','b']", tuple("ab")),
     ("", ("sky", "grass", "tree", "cow")),
 ])  # fmt: skip
-def test_class_names(tmp_path, options, expected):
+def test_class_names_of_masks_are_read(tmp_path, options, expected):
     spec = write(tmp_path)
     assert data.open_source(spec + options).class_names == expected
 
 
-def test_classes_are_needed(tmp_path):
+def test_masks_without_class_names_are_refused(tmp_path):
     spec = write(tmp_path)
     for classes in ("a,a", "0", "70000", "a,,b"):
         with pytest.raises(ValueError, match="classes"):
@@ -217,7 +217,7 @@ def test_an_offset_ignores_the_index_zero(tmp_path):
         masks.decode(png(np.array([[3, 4]])), 3, offset=-1)
 
 
-def test_masks_of_0_and_255(tmp_path, caplog):
+def test_pixels_of_255_are_ignored_unless_they_are_a_class(tmp_path, caplog):
     """255 is ignored, unless it is the foreground."""
     source = data.open_source(write(tmp_path), "all")
     for path in source.mask_paths:
@@ -239,13 +239,13 @@ def test_masks_of_0_and_255(tmp_path, caplog):
 def test_masks_of_other_formats_are_named(tmp_path):
     source = data.open_source(write(tmp_path), "all")
     path = pathlib.Path(source.mask_paths[0])
-    path.with_suffix(".jpg").write_bytes(pictures.encode(IMAGE[..., 0], "JPEG"))
+    path.with_suffix(".jpg").write_bytes(example_images.encode(IMAGE[..., 0], "JPEG"))
     path.unlink()
     notes = data.open_source(f"{source.name}#masks={tmp_path}/masks", "all").notes
     assert any("PNG" in note and str(path.with_suffix(".jpg")) in note for note in notes)
 
 
-def test_folders_that_do_not_belong_together(tmp_path):
+def test_mismatched_image_and_mask_folders_are_refused(tmp_path):
     spec = write(tmp_path)
     (tmp_path / "masks/9.png").write_bytes(b"")
     assert any("9.png" in note for note in data.open_source(spec).notes)
@@ -274,7 +274,7 @@ def check_examples(source, count=10):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["list.csv", "list.jsonl"])
-def test_lists(tmp_path, name):
+def test_masks_are_read_from_manifests(tmp_path, name):
     write(tmp_path)
     rows = [{"path": f"images/{n}.png", "mask": f"masks/{n}.png", "split": "a" if n else "b"} for n in range(0, 10, 2)]
     rows += [{**rows[0], "split": "a"}]
@@ -296,7 +296,7 @@ def test_lists(tmp_path, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("classes", [4, 300])
-def test_records(tmp_path, classes):
+def test_masks_round_trip_through_tfrecords(tmp_path, classes):
     """Indices keep their values, and so do those above 255 and ignored pixels."""
     spec = write(tmp_path) + f"&classes={classes}"
     source = data.open_source(spec, "all")
@@ -320,7 +320,7 @@ def test_records(tmp_path, classes):
 
 
 @pytest.mark.slow
-def test_arrays(tmp_path):
+def test_masks_are_read_from_npz(tmp_path):
     drawn = RNG.integers(0, 4, (10, 12, 20)).astype(np.uint8)
     drawn[0, 0, 0] = 3
     images = np.stack([10 * drawn] * 3, -1)
@@ -341,7 +341,7 @@ def test_arrays(tmp_path):
 
 
 @pytest.mark.slow
-def test_audit(tmp_path):
+def test_check_data_reports_shares_of_pixels_and_invalid_masks(tmp_path):
     """Shares are of pixels, ignored ones are counted apart, and a mask that does not fit is listed."""
     source = data.open_source(write(tmp_path), "all")
     for number, mask in enumerate([np.full((12, 20), 2), np.full((12, 20), 255), np.zeros((20, 12))]):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import parse, preprocess
-from tests.data import pictures
+from tests.data import example_images
 
 COLORS = (20 + 200 * np.array([*np.ndindex(2, 2, 2)])[:7]).astype(np.uint8)  # of seven labels
 MASK = np.repeat(np.repeat(np.random.default_rng(0).integers(0, 7, (8, 10), np.uint8), 16, 0), 16, 1)
@@ -52,7 +52,7 @@ def test_the_measure_detects_misalignment():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: op.name)
-def test_operations(op):
+def test_every_operation_moves_masks_with_images(op):
     masks = list(check(f"{default(op)}|resize(80)" if op.kind == parse.VALUE else default(op)))
     if op.kind == parse.IMAGE:
         assert all(np.array_equal(mask, MASK) for mask in masks)
@@ -70,11 +70,11 @@ def test_operations(op):
         "scaled_crop((80, 96), 0.8, 1.2)|flip_lr",
     ],
 )
-def test_options(pp):
+def test_options_of_operations_move_masks_with_images(pp):
     assert len({mask.tobytes() for mask in check(pp)}) > 1 or not preprocess.is_random(pp)
 
 
-def test_shapes_and_empty_pixels():
+def test_padded_pixels_of_masks_are_ignored():
     image, mask = np.zeros((2, 3, 3), np.uint8), np.ones((2, 3), np.uint8)
     for given in (mask, mask[..., None]):
         padded = preprocess.host_function("pad(1, value=7)")({"image": image, "mask": given})["mask"].numpy()
@@ -106,10 +106,10 @@ def test_scaled_crop_enlarges_smaller_images():
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_masks_belong_to_the_upright_image(orientation):
+def test_masks_are_aligned_with_the_upright_image(orientation):
     """The crop of a JPEG is otherwise decoded before it is turned."""
     stored = COLORS[MASK] if orientation == 1 else np.rot90(COLORS[MASK])
-    encoded = pictures.encode(stored, "JPEG", quality=95, exif=pictures.exif_block(orientation))
+    encoded = example_images.encode(stored, "JPEG", quality=95, exif=example_images.exif_block(orientation))
     function = preprocess.host_function("decode_jpeg_and_inception_crop(90)")
     result = function({"image": tf.constant(encoded), "mask": MASK}, 0, 1)
     nearest = np.abs(result["image"].numpy()[:, :, None] - COLORS.astype(np.float32)).sum(-1).argmin(-1)

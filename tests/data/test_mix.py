@@ -37,7 +37,7 @@ def apply(lam, seed=(3, 4), compiled=False, dtype=tf.float32, **alphas):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_mixup(compiled):
+def test_mixup_blends_images_and_labels(compiled):
     images, labels = (value.numpy() for value in batch())
     mixed, mixed_labels = apply(0.75, compiled=compiled, mixup=0.2)
     # Two products and a sum in float32.
@@ -47,7 +47,7 @@ def test_mixup(compiled):
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("alphas", [{"cutmix": 1.0}, {"mixup": 0.2, "cutmix": 1.0}])
-def test_cutmix(compiled, alphas):
+def test_cutmix_pastes_a_box_and_blends_labels(compiled, alphas):
     images, labels = (value.numpy() for value in batch())
     partner, shares = np.roll(images, 1, axis=0), []
     for seed in range(8):
@@ -67,7 +67,7 @@ def test_cutmix(compiled, alphas):
     assert len(set(shares)) > 1
 
 
-def test_both_means_one_of_the_two():
+def test_mixup_and_cutmix_together_apply_one_of_the_two():
     """The sign tells which; a positive number mixes as mixup alone does."""
     for first, second in zip(apply(0.8, mixup=0.2, cutmix=1.0), apply(0.8, mixup=0.2), strict=True):
         np.testing.assert_allclose(first, second, atol=1e-6)
@@ -117,13 +117,13 @@ def test_with_both_each_is_used_about_half_of_the_time():
     np.testing.assert_array_equal(shares, draws(400, mixup=0.8, cutmix=1.0))
 
 
-def test_negative_parameters():
+def test_negative_parameters_are_refused():
     with pytest.raises(ValueError, match="mixup=-0.1"):
         mix.draw(0, tf.constant(0), mixup=-0.1)
 
 
 @pytest.mark.parametrize("share", [0.36, 0.64, 0.84])
-def test_the_box_of_cutmix_has_the_area_that_is_asked_for(share):
+def test_cutmix_box_has_the_requested_area(share):
     """Its height and width are those of the image times the square root of the share ("CutMix", equation 2)."""
     images, labels = tf.zeros([2, 20, 30, 1]), tf.eye(2)
     images = tf.concat([images[:1], images[1:] + 1.0], axis=0)
@@ -134,7 +134,7 @@ def test_the_box_of_cutmix_has_the_area_that_is_asked_for(share):
     assert mixed_labels.numpy()[0] == pytest.approx([1 - inside.mean(), inside.mean()])
 
 
-def test_the_box_of_cutmix():
+def test_cutmix_box_is_centered_with_the_given_area():
     """A share of 3/4 leaves a box of half the height and width: 4 of 8 pixels, from 2 to 5, which the partner fills."""
     images = np.stack([np.zeros((8, 8, 1), "float32"), np.ones((8, 8, 1), "float32")])
     mixed, labels = mix.blend(images, np.eye(2, dtype="float32"), np.full(2, -0.75, "float32"), (0.5, 0.5), cutmix=1.0)

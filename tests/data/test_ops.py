@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import parse, preprocess
-from tests.data import pictures
+from tests.data import example_images
 
 
 def run(pp, image, position=0, seed=0):
@@ -25,10 +25,10 @@ def draws(pp, image, count):
 
 @pytest.fixture(scope="module")
 def image():
-    return pictures.smooth(20, 30)
+    return example_images.smooth(20, 30)
 
 
-def test_value_operations(image):
+def test_value_range_scales_and_clips(image):
     floats = image.astype(np.float32)
     apply = preprocess.device_function
     np.testing.assert_allclose(apply("value_range(0, 1)")(image), floats / 255, atol=1e-6)
@@ -41,7 +41,7 @@ def test_value_operations(image):
     np.testing.assert_allclose(apply("vgg_value_range()")(image), apply("value_norm()")(image), atol=1e-5)
 
 
-def test_crops(image):
+def test_crops_are_windows_of_the_image(image):
     np.testing.assert_array_equal(run("central_crop((10, 12))", image), image[5:15, 9:21])
     np.testing.assert_array_equal(run("central_crop()", image), image[:, 5:25])
     crop = run("random_crop(8)", image)
@@ -49,7 +49,7 @@ def test_crops(image):
     assert any((crop == window).all() for window in windows)
 
 
-def test_pad(image):
+def test_pad_adds_borders(image):
     padded = run("pad((1, 2), value=7)", image)
     assert padded.shape == (22, 34, 3)
     np.testing.assert_array_equal(padded[1:-1, 2:-2], image)
@@ -57,7 +57,7 @@ def test_pad(image):
     np.testing.assert_array_equal(run("pad(2, 'reflect')", image)[:2, 2:-2], image[2:0:-1])
 
 
-def test_flip(image):
+def test_flip_lr_flips_with_the_given_probability(image):
     np.testing.assert_array_equal(run("flip_lr(1.0)", image), image[:, ::-1])
     np.testing.assert_array_equal(run("flip_lr(0.0)", image), image)
     flips = [(flipped != image).any() for flipped in draws("flip_lr", image, 200)]
@@ -65,7 +65,7 @@ def test_flip(image):
 
 
 @pytest.mark.parametrize("shape", [(20, 30), (30, 20), (7, 7), (1, 100)])
-def test_resize_small_and_long(shape):
+def test_resize_small_and_long_keep_the_aspect_ratio(shape):
     image = np.zeros((*shape, 3), np.uint8)
     assert min(run("resize_small(14)", image).shape[:2]) == 14
     assert max(run("resize_long(14)", image).shape[:2]) == 14
@@ -73,7 +73,7 @@ def test_resize_small_and_long(shape):
     assert abs(small[0] / small[1] - shape[0] / shape[1]) <= 0.5 * max(shape) / min(shape)
 
 
-def test_bicubic_does_not_wrap_around():
+def test_bicubic_resizing_does_not_overflow_bytes():
     image = np.zeros((8, 8, 3), np.uint8)
     image[:, 4:] = 255  # beside a step, bicubic interpolation goes below 0 and above 255
     for size in (9, 10, 16):  # TensorFlow's cast wraps around only in what is left over from whole vectors
@@ -82,7 +82,7 @@ def test_bicubic_does_not_wrap_around():
 
 
 @pytest.mark.parametrize(("rounding", "rounded"), [("down", math.floor), ("even", round)])  # as in torchvision: even
-def test_central_crops(rounding, rounded):
+def test_central_crop_rounds_its_offset_as_requested(rounding, rounded):
     for height, width in ((9, 10), (10, 9), (9, 9), (11, 11)):
         image = np.arange(height * width, dtype=np.uint8).reshape(height, width, 1)
         y, x = rounded((height - 6) / 2), rounded((width - 4) / 2)
@@ -91,7 +91,7 @@ def test_central_crops(rounding, rounded):
 
 
 @pytest.mark.slow
-def test_inception_crop_statistics(image):
+def test_inception_crop_areas_are_within_their_bounds(image):
     """Areas are spread between the bounds; the result has the asked-for size."""
     ramp = np.broadcast_to(np.arange(200, dtype=np.uint8)[:, None, None], (200, 200, 3))
     crops = draws("inception_crop()", ramp, 200)
@@ -108,7 +108,7 @@ def test_inception_crop_statistics(image):
 
 
 def test_decoding_only_the_crop_is_decoding_and_cropping():
-    encoded = pictures.encode(pictures.smooth(64, 80), "JPEG", quality=95)
+    encoded = example_images.encode(example_images.smooth(64, 80), "JPEG", quality=95)
     for position in range(5):
         whole = run("decode|inception_crop(area_min=30)", encoded, position)
         # The place in the string is a part of the seed, so the operation has to stand at the same place.
@@ -119,14 +119,14 @@ def test_decoding_only_the_crop_is_decoding_and_cropping():
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "WEBP"])
-def test_crop_of_files_that_are_not_jpeg(format):
-    encoded = pictures.encode(pictures.smooth(), format)
+def test_decode_and_crop_of_other_formats_equals_decoding_then_cropping(format):
+    encoded = example_images.encode(example_images.smooth(), format)
     # The place in the string is a part of the seed, so the operation has to stand at the same place.
     expected = run("decode|inception_crop(16)", encoded)
     np.testing.assert_array_equal(run("keep('image')|decode_jpeg_and_inception_crop(16)", encoded), expected)
 
 
-def test_crop_of_an_array(image):
+def test_decode_and_crop_of_an_array_equals_cropping(image):
     for pixels in (image, image[..., :1]):
         expected = run("decode|inception_crop(16)", pixels)
         assert expected.shape == (16, 16, 3)
@@ -143,8 +143,8 @@ def test_crop_of_an_array(image):
         "resize(8)|randaug(2, 10, 'corrected')",
     ],
 )
-def test_a_picture_of_one_pixel(pp):
-    result = run(f"decode|{pp}", pictures.encode(np.full((1, 1, 3), 90, np.uint8)))
+def test_one_pixel_images_are_processed(pp):
+    result = run(f"decode|{pp}", example_images.encode(np.full((1, 1, 3), 90, np.uint8)))
     assert result.shape == (8, 8, 3)
     if "pad" in pp:  # the pixel, in zeros
         assert set(np.unique(result)) <= {0, 90} and (result != 0).sum() <= 3
@@ -153,7 +153,7 @@ def test_a_picture_of_one_pixel(pp):
 
 
 @pytest.mark.parametrize("operation", ["AutoContrast", "Equalize", "Sharpness", "Contrast", "Rotate", "Cutout"])
-def test_randaugment_on_one_pixel(operation):
+def test_randaugment_processes_one_pixel_images(operation):
     from keras_vit.data import randaugment
 
     for mode in ("reference", "corrected"):
@@ -162,7 +162,7 @@ def test_randaugment_on_one_pixel(operation):
 
 
 @pytest.mark.slow
-def test_color_jitter(image):
+def test_color_jitter_factors_are_within_their_range(image):
     def factors(pp):
         return [run(pp, image, position).astype(float).mean() / image.mean() for position in range(50)]
 
@@ -178,7 +178,7 @@ def test_color_jitter(image):
 
 
 @pytest.mark.slow
-def test_random_erasing(image):
+def test_random_erasing_areas_are_within_their_range(image):
     np.testing.assert_array_equal(run("random_erasing(0.0)", image), image)
     shares = []
     for result in draws("random_erasing(1.0, value=0)", np.full((50, 50, 3), 9, np.uint8), 100):
@@ -212,7 +212,7 @@ def test_every_random_operation_is_compared():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_operations_depend_on_the_seed_and_the_position(name, image):
-    picture = pictures.encode(image, "JPEG") if name.startswith("decode") else image
+    picture = example_images.encode(image, "JPEG") if name.startswith("decode") else image
     function = preprocess.host_function(RANDOM[name])
 
     def results(seed, positions):
@@ -227,7 +227,7 @@ def test_random_operations_depend_on_the_seed_and_the_position(name, image):
 
 
 @pytest.mark.parametrize("pp", ["randaug(2, 10)", "color_jitter(0.4)"])
-def test_colour_operations_need_bytes(pp, image):
+def test_color_operations_require_uint8(pp, image):
     with pytest.raises(ValueError, match="uint8"):
         run(f"value_range(0, 1)|{pp}|resize(4)", image)
 
@@ -274,7 +274,7 @@ def test_erased_rectangles_are_as_often_tall_as_wide():
     assert 0.38 < np.mean(taller) < 0.62  # 3.4 standard deviations; with a ratio that is uniform, 0.77
 
 
-def test_hues_turn_both_ways():
+def test_hues_are_rotated_in_both_directions():
     """Red becomes a little green (towards yellow) or a little blue (towards magenta), about as often."""
     image = np.zeros((2, 2, 3), np.uint8) + np.array([200, 0, 0], np.uint8)
     greener = []

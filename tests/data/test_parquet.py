@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_vit import data
 from keras_vit.data import fingerprint
 from keras_vit.data.readers import parquet
-from tests.data import pictures
+from tests.data import example_images
 from train.datasets import audit
 
 pyarrow = pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
@@ -15,7 +15,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 
 def image(number):
-    return pictures.encode(np.full((4, 4, 3), number, np.uint8))
+    return example_images.encode(np.full((4, 4, 3), number, np.uint8))
 
 
 def write(path, numbers, labels=None, names=None, group=4, image_type="struct"):
@@ -39,7 +39,7 @@ def stored(source):
 
 
 @pytest.mark.slow
-def test_rows_splits_and_slices(tmp_path):
+def test_rows_splits_and_slices_are_read(tmp_path):
     write(tmp_path / "train-00000-of-00002.parquet", range(10), names=["cat", "dog", "eel"])
     write(tmp_path / "train-00001-of-00002.parquet", range(10, 15))
     (tmp_path / "validation").mkdir()
@@ -68,7 +68,7 @@ def test_rows_splits_and_slices(tmp_path):
         (["dog", "cat", "dog", "eel"], "struct", {"class_names": ["eel", "cat", "dog"]}, ("eel", "cat", "dog")),
     ],
 )
-def test_labels(tmp_path, labels, image_type, options, names):
+def test_labels_of_every_column_type_are_read(tmp_path, labels, image_type, options, names):
     write(tmp_path / "a.parquet", range(4), labels, image_type=image_type)
     source = data.open_source(f"parquet:{tmp_path}/a.parquet", "all", **options)
     assert source.class_names == names
@@ -77,7 +77,7 @@ def test_labels(tmp_path, labels, image_type, options, names):
 
 
 @pytest.mark.slow
-def test_labels_and_images_that_cannot_be_used_are_named(tmp_path):
+def test_invalid_labels_and_images_are_named(tmp_path):
     path = tmp_path / "a.parquet"
     write(path, range(4), [0, 2, 1, None])
     source = data.open_source(f"parquet:{path}", "all", class_names=["a", "b"])
@@ -97,7 +97,7 @@ def test_labels_and_images_that_cannot_be_used_are_named(tmp_path):
         ({"image": [b"x"], "label": [2**40]}, "class numbers from 0.*1099511627776"),
     ],
 )
-def test_files_that_cannot_be_used(tmp_path, columns, message):
+def test_files_without_image_and_label_columns_are_refused(tmp_path, columns, message):
     pq.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=message):
         data.open_source(f"parquet:{tmp_path}/a.parquet", "all")
@@ -143,7 +143,7 @@ def test_damaged_files_are_named(tmp_path):
         data.open_source(f"parquet:{path}", "all", class_names=list("abc"))
 
 
-def test_classes_without_rows_and_empty_files(tmp_path, caplog):
+def test_classes_without_rows_and_empty_files_are_reported(tmp_path, caplog):
     write(tmp_path / "train-0-of-2.parquet", range(4), labels=[1, 2, 1, 2], names=["a", "b", "c"])
     pq.write_table(pq.read_table(tmp_path / "train-0-of-2.parquet").slice(0, 0), tmp_path / "train-1-of-2.parquet")
     write(tmp_path / "test.parquet", range(3), names=["a", "b", "c"])
@@ -160,7 +160,7 @@ def test_a_row_group_with_fewer_rows_than_stated(tmp_path):
         parquet._rows(place, "image", "label", {})
 
 
-def test_row_groups_are_read_as_a_whole(tmp_path, monkeypatch):
+def test_row_groups_are_read_whole(tmp_path, monkeypatch):
     monkeypatch.setattr("keras_vit.data.readers.parquet._MAX_GROUP", 100)
     write(tmp_path / "a.parquet", range(4))
     with pytest.raises(ValueError, match="row group must have at most 100 bytes.*4 rows.*row_group_size=100"):

@@ -11,7 +11,7 @@ from keras_vit.data import seeds
 from keras_vit.data.sources import ArraySource
 from keras_vit.models import VisionTransformer
 from tests import selection
-from tests.data import pictures
+from tests.data import example_images
 from tests.data.test_tfrecord import write_numbered
 
 PRIME = 97  # examples; no batch size divides it
@@ -39,7 +39,7 @@ def source(request, tmp_path_factory):
         return data.open_source(f"tfrecord:{root}", num_classes=10)
     for i in range(PRIME):
         (root / str(i % 10)).mkdir(exist_ok=True)
-        content = pictures.encode(np.full((4, 4, 3), i, np.uint8))
+        content = example_images.encode(np.full((4, 4, 3), i, np.uint8))
         (root / str(i % 10) / f"{i}.png").write_bytes(content)
     return data.open_source(f"folder:{root}", "all")
 
@@ -150,13 +150,13 @@ def test_augmentation_differs_between_epochs_and_rows():
     assert len({image.tobytes() for image in batch["image"]}) > 15  # of 25 places
 
 
-def test_float_images_and_label_vectors():
+def test_float_images_and_one_hot_labels_are_batched():
     batch = train(numbered(), 5, 1, "resize(4)|value_range(-1, 1)|resize(2)|onehot(10)")[0]
     assert batch["image"].dtype == np.float32 and batch["image"].shape == (5, 2, 2, 1)
     assert batch["label"].shape == (5, 10) and batch["label"].sum() == 5
 
 
-def test_several_labels(tmp_path):
+def test_multi_label_vectors_are_batched(tmp_path):
     labels = np.eye(4, dtype=np.float32)[np.arange(12) % 4]
     labels[:, 3] = 1
     np.savez(tmp_path / "a.npz", images=np.zeros((12, 4, 4), np.uint8), labels=labels.astype(int))
@@ -223,14 +223,14 @@ def test_tuples_of_an_evaluation_are_counted(shard, sizes):
     assert [len(images) for images, _ in batches] == sizes and batches.cardinality() == len(sizes)
 
 
-def test_workers_of_tf_distribute_do_not_divide_again():
+def test_tf_distribute_does_not_shard_the_batches_again():
     options = data.train_batches(numbered(), "resize(4)", 8).options()
     assert options.experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.OFF
     assert options.deterministic
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_permutations(size):
+def test_every_epoch_is_a_different_permutation(size):
     epochs = []
     for epoch in range(4):
         index = tf.range(size, dtype=tf.int64)
@@ -253,7 +253,7 @@ def test_permutations_are_even():
     assert np.abs(counts - count / size).max() < 80
 
 
-def test_keys_are_stable():
+def test_seed_keys_are_stable():
     """They decide what a resumed run sees, so they must not change between versions."""
     assert seeds.key(0, "order") == 3278857439845718984
     assert len({seeds.key(seed, use, place) for seed in range(3) for use in "ab" for place in range(3)}) == 18
@@ -272,7 +272,7 @@ def test_keys_are_stable():
         (lambda s: data.eval_batches(s, "resize(4)|flip_lr", 8), ["must not be random"]),
     ],
 )
-def test_errors(call, words):
+def test_wrong_arguments_are_refused(call, words):
     with pytest.raises(ValueError) as error:
         call(numbered())
     for word in words:

@@ -20,7 +20,7 @@ EVAL = "decode|resize_small(96)|central_crop(64)|value_range(-1, 1)"
         lambda name, file: name == "eval" or file == "wide.jpg",
     ),
 )
-def test_golden_big_vision(golden, name, file):
+def test_preprocessing_matches_big_vision(golden, name, file):
     data = golden("preprocess")
     function = preprocess.single_image(data["meta"]["pp"][name])
     encoded = tf.constant(golden_data.path(f"images/{file}").read_bytes())
@@ -31,7 +31,7 @@ def test_golden_big_vision(golden, name, file):
     np.testing.assert_allclose(in_graph, expected, rtol=0, atol=2**-23)
 
 
-def test_float_resize_of_the_vit_paper():
+def test_resize_without_cast_matches_tensorflow():
     pixels = tf.random.stateless_uniform([9, 13, 3], [1, 2], 0, 256, tf.int32)
     image = tf.cast(pixels, tf.uint8)
     result = preprocess.host_function("resize(5, cast=False)")({"image": image})["image"]
@@ -57,11 +57,11 @@ def test_float_resize_of_the_vit_paper():
         ("", "", ""),
     ],
 )
-def test_split(pp, host, device):
+def test_string_is_split_into_host_and_device_part(pp, host, device):
     assert preprocess.split(pp) == (host, device)
 
 
-def test_host_and_device_together_are_the_whole():
+def test_host_then_device_part_equals_the_whole():
     image = tf.constant(golden_data.path("images/wide.jpg").read_bytes())
     host, device = preprocess.host_function(EVAL), preprocess.device_function(EVAL)
     on_host = host({"image": image})["image"]
@@ -91,7 +91,7 @@ def test_device_function_compiles():
         ("decode|resize(30)|onehot(10)|keep('image', 'label')|value_range()", (30, 30)),
     ],
 )
-def test_output_size(pp, size):
+def test_output_size_is_computed_from_the_string(pp, size):
     assert preprocess.output_size(pp) == size
 
 
@@ -119,7 +119,7 @@ def test_single_image_refuses_random_operations():
         preprocess.single_image("decode|resize(8)|flip_lr")
 
 
-def test_the_same_string_for_arrays_and_files():
+def test_arrays_and_files_are_preprocessed_alike():
     """A source of arrays and a PNG of the same array give the model the same."""
     array = np.arange(64, dtype=np.uint8).reshape(8, 8, 1) * 4
     pp = "decode|resize(12)|value_range(-1, 1)"
@@ -132,7 +132,7 @@ def test_the_same_string_for_arrays_and_files():
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("given", [1, 3])
-def test_decode_gives_arrays_the_wanted_channels(given, channels):
+def test_decode_gives_arrays_the_requested_channels(given, channels):
     array = np.random.default_rng(0).integers(0, 256, (4, 5, given), dtype=np.uint8)
     result = preprocess.host_function(f"decode(channels={channels})")({"image": tf.constant(array)})["image"]
     assert result.shape == (4, 5, channels)
@@ -163,7 +163,7 @@ def test_decode_gives_arrays_the_wanted_channels(given, channels):
         ("color_jitter(hue=0.7)", "color_jitter(hue=0.7)", ["at most 0.5"]),
     ],
 )
-def test_errors_point_at_the_place(pp, marked, words):
+def test_errors_point_at_the_position_in_the_string(pp, marked, words):
     with pytest.raises(ValueError) as error:
         preprocess.split(pp)
     message = str(error.value)
@@ -176,7 +176,7 @@ def test_errors_point_at_the_place(pp, marked, words):
         assert word in message
 
 
-def test_a_string_over_several_lines():
+def test_strings_may_span_several_lines():
     assert preprocess.split("decode\n|resize(8)\n|value_range()") == ("decode|resize(8)", "value_range()")
     with pytest.raises(ValueError) as error:
         preprocess.split("decode\n  |resise(8)\n  |flip_lr")
@@ -184,17 +184,17 @@ def test_a_string_over_several_lines():
     assert text[carets.index("^") :].startswith("resise(8)")
 
 
-def test_not_a_string():
+def test_other_types_than_strings_are_refused():
     with pytest.raises(ValueError, match="preprocessing string must be a string"):
         preprocess.split(None)
 
 
-def test_encoded_images_need_decode():
+def test_encoded_images_require_decode():
     with pytest.raises(ValueError, match=r"'decode\|' must come before 'resize\(8\)'"):
         preprocess.host_function("resize(8)")({"image": tf.constant(b"...")})
 
 
-def test_operations_of_one_kind_draw_apart():
+def test_repeated_random_operations_draw_independently():
     """Two flips in a row must not cancel: each place in the string has its own numbers."""
     image = tf.constant(np.arange(6, dtype=np.uint8).reshape(1, 2, 3))
     function = preprocess.host_function("flip_lr|flip_lr")
@@ -202,7 +202,7 @@ def test_operations_of_one_kind_draw_apart():
     assert 5 < sum(flipped) < 35
 
 
-def test_onehot_and_keep():
+def test_onehot_and_keep_select_keys():
     pp = "onehot(4, key='label', key_result='labels')|keep('image', 'labels')"
     example = {"image": tf.zeros([2, 2, 3], tf.uint8), "label": tf.constant(2), "name": tf.constant("x")}
     result = preprocess.host_function(pp)(example)
@@ -219,7 +219,7 @@ def test_onehot_and_keep():
         ("onehot(3, on=0.0, off=1.0)", [0, 2], [0, 1, 0]),
     ],
 )
-def test_one_or_several_labels_as_a_vector(pp, label, expected):
+def test_onehot_encodes_one_or_several_labels(pp, label, expected):
     example = {"image": tf.zeros([2, 2, 3], tf.uint8), "label": tf.constant(label)}
     np.testing.assert_allclose(preprocess.host_function(pp)(example)["label"], expected)
 
@@ -252,7 +252,7 @@ def test_completed_preprocessing_does_not_change_images_of_the_right_size():
 DOCUMENT = pathlib.Path(__file__).parent.parent.parent / "docs" / "data.md"
 
 
-def test_the_message_of_an_unknown_operation():
+def test_documented_message_of_an_unknown_operation_is_current():
     (quoted,) = re.findall(r"```\n(Error in the .*?), \.\.\.\n```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     with pytest.raises(ValueError) as raised:
         preprocess.host_function("decode|resise(224)|flip_lr")

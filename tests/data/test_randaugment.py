@@ -7,7 +7,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from keras_vit.data import preprocess, randaugment
 from tests import half_precision
-from tests.data import pictures
+from tests.data import example_images
 
 # What big_vision's pp/archive/autoaugment.py computes (TensorFlow 2.21, in graphs), with the three functions that it
 # takes from tensorflow-addons written with ImageProjectiveTransformV3. Keys: operation/magnitude/sign, or
@@ -32,7 +32,7 @@ def smooths_to_a_whole_number(image):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_reference_is_the_published_code_bit_by_bit(name):
+def test_reference_mode_matches_the_published_code_bit_for_bit(name):
     image = PUBLISHED["image"]
     keys = [key for key in PUBLISHED.files if key.split("/")[0] == name]
     assert len(keys) >= 8
@@ -50,8 +50,8 @@ def test_reference_is_the_published_code_bit_by_bit(name):
         assert same.mean() > 0.97 if name == "Rotate" else same.all(), key
 
 
-def test_quirks_of_the_reference():
-    image = pictures.smooth()
+def test_reference_mode_keeps_the_bugs_of_the_published_code():
+    image = example_images.smooth()
     invert = 255 - image
     np.testing.assert_array_equal(apply("Solarize", 10, image, [0, 0]), invert)  # 256 became 0
     np.testing.assert_array_equal(apply("Solarize", 15, image, [0, 0]), np.where(image < 128, image, invert))
@@ -64,8 +64,8 @@ CORRECTED_AT_0 = [name for name in OPERATIONS if name not in ("AutoContrast", "E
 
 
 @pytest.mark.parametrize("name", CORRECTED_AT_0)
-def test_corrected_does_nothing_at_magnitude_0_and_more_later(name):
-    image = pictures.smooth()
+def test_corrected_mode_is_the_identity_at_magnitude_0_and_grows(name):
+    image = example_images.smooth()
 
     def change(magnitude):
         results = [apply(name, magnitude, image, draws, "corrected") for draws in ([0.7, 0.5], [0.3, 0.5])]
@@ -78,9 +78,9 @@ def test_corrected_does_nothing_at_magnitude_0_and_more_later(name):
         assert changes[0] <= changes[1] <= changes[2]
 
 
-def test_colour_operations_are_those_of_pil():
+def test_color_operations_match_pillow():
     """`corrected` differs from PIL by the rounding of greys and cut fractions only: 1 or, for a blurred image, 2."""
-    image = pictures.smooth()
+    image = example_images.smooth()
     pil = Image.fromarray(image)
     stronger = 1 + 0.9 * 0.5
     for name, enhance in (
@@ -101,15 +101,15 @@ def test_colour_operations_are_those_of_pil():
     assert np.median(difference) <= 2
 
 
-def test_equal_channels_stay_as_they_are():
+def test_gray_images_stay_gray():
     flat = np.full((6, 7, 3), 77, np.uint8)
     for name in ("AutoContrast", "Equalize"):
         np.testing.assert_array_equal(apply(name, 10, flat, [0, 0]), flat)
 
 
 @pytest.mark.slow
-def test_randaug_chooses_evenly_and_follows_its_seed():
-    image = pictures.smooth(48, 48)
+def test_randaug_chooses_operations_uniformly_by_its_seed():
+    image = example_images.smooth(48, 48)
     host = preprocess.host_function("randaug(1, 3)")
 
     @tf.function(autograph=False)
@@ -131,13 +131,13 @@ def test_randaug_chooses_evenly_and_follows_its_seed():
 
 
 @pytest.mark.slow
-def test_number_of_layers():
-    image = tf.constant(pictures.smooth())
+def test_number_of_operations_is_configurable():
+    image = tf.constant(example_images.smooth())
     nothing = preprocess.host_function("randaug(0, 10)")({"image": image})["image"]
     np.testing.assert_array_equal(nothing, image)
     assert preprocess.host_function("randaug(3, 15, 'corrected')")({"image": image})["image"].shape == image.shape
 
 
-def test_needs_three_channels():
+def test_images_without_three_channels_are_refused():
     with pytest.raises(ValueError, match="3 channels"):
         preprocess.host_function("randaug(2, 10)")({"image": tf.zeros([4, 4, 1], tf.uint8)})

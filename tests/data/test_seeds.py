@@ -8,7 +8,7 @@ from keras_vit.data import seeds
 
 
 @pytest.mark.slow
-def test_shares_of_corrupted_patches():
+def test_shares_of_corrupted_patches_match_bert():
     """BERT's: 80% become the mask token, 10% another patch, 10% stay. Of two patches, another is the other one."""
     sources, corrupted = seeds.patch_corruptions(0, tf.constant(1, tf.int64), 4000, 2, 1)
     sources, corrupted = np.array(sources), np.array(corrupted)
@@ -20,7 +20,7 @@ def test_shares_of_corrupted_patches():
     np.testing.assert_allclose(shares, [0.8, 0.1, 0.1], atol=0.02)  # 4,000 draws: 3 and 4 standard deviations
 
 
-def test_another_patch_is_any_other():
+def test_replacement_patches_are_drawn_from_all_other_patches():
     sources, corrupted = seeds.patch_corruptions(0, tf.constant(1, tf.int64), 3000, 4, 4)
     own = np.broadcast_to(np.arange(4), sources.shape)
     swapped = np.array(corrupted) & (np.array(sources) >= 0) & (np.array(sources) != own)

@@ -7,7 +7,7 @@ import pytest
 
 from keras_vit import data
 from keras_vit.data import separation, splits
-from tests.data import pictures, test_parquet, test_tfrecord, test_webdataset
+from tests.data import example_images, test_parquet, test_tfrecord, test_webdataset
 
 
 def contents(spec, split):
@@ -21,7 +21,7 @@ def folder(root, classes=3, count=20):
         (root / f"c{label}").mkdir(parents=True)
         for number in range(count):
             pixels = np.full((4, 4, 3), 60 * label + number - (number % 4 == 1), np.uint8)
-            (root / f"c{label}" / f"{number}.png").write_bytes(pictures.encode(pixels))
+            (root / f"c{label}" / f"{number}.png").write_bytes(example_images.encode(pixels))
     return f"folder:{root}"
 
 
@@ -48,7 +48,7 @@ def arrays(root):
 
 
 @pytest.mark.parametrize("write", [folder, manifest, tar, arrays])
-def test_the_same_image_is_on_one_side(write, tmp_path):
+def test_equal_images_are_in_one_part_only(write, tmp_path):
     spec = write(tmp_path / "data")
     sizes = {split: size for split, size in data.split_sizes(spec).items() if split != "all"}
     parts = {split: contents(spec, split) for split in ("fit(train)", "validation(train)", *sizes) if split != "train"}
@@ -61,13 +61,13 @@ def test_the_same_image_is_on_one_side(write, tmp_path):
     assert chosen.split == "validation(train)" and chosen.class_names == fit.class_names
 
 
-def test_the_division_neither_depends_on_the_place_nor_on_other_images(tmp_path):
+def test_division_depends_on_neither_the_path_nor_other_images(tmp_path):
     folder(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b" / "c")
     found = [data.open_source(f"folder:{tmp_path}/{place}", "validation(train)") for place in ("a", "b/c")]
     first, second = (source.relative_paths for source in found)
     assert first == second
-    (tmp_path / "a/c0/new.png").write_bytes(pictures.encode(np.full((4, 4, 3), 250, np.uint8)))
+    (tmp_path / "a/c0/new.png").write_bytes(example_images.encode(np.full((4, 4, 3), 250, np.uint8)))
     now = data.open_source(f"folder:{tmp_path}/a", "validation(train)").relative_paths
     assert len(set(first) ^ set(now)) <= 4  # at a boundary of the test images, and of those that choose
 
@@ -90,7 +90,7 @@ def test_every_seventh_record_is_held_out(counts, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_rows_of_parquet_files(tmp_path):
+def test_parquet_rows_are_divided_into_fit_and_validation(tmp_path):
     test_parquet.write(tmp_path / "train.parquet", range(28), [number // 14 for number in range(28)], group=10)
     fit, chosen = (data.open_source(f"parquet:{tmp_path}", f"{part}(train)") for part in ("fit", "validation"))
     found = [test_parquet.stored(source) for source in (fit, chosen)]
@@ -98,11 +98,15 @@ def test_the_rows_of_parquet_files(tmp_path):
     assert set(chosen.labels()) == {0, 1}
 
 
-def test_images_on_both_sides_and_with_two_labels_are_counted(tmp_path):
+def test_images_in_both_parts_and_with_two_labels_are_counted(tmp_path):
     folder(tmp_path / "train", classes=2)
     for name, source in (("c0/0", "c0/3"), ("c1/1", "c0/7"), ("c1/2", None)):
         (tmp_path / "test" / name).parent.mkdir(parents=True, exist_ok=True)
-        image = (tmp_path / f"train/{source}.png").read_bytes() if source else pictures.encode(pictures.smooth())
+        image = (
+            (tmp_path / f"train/{source}.png").read_bytes()
+            if source
+            else example_images.encode(example_images.smooth())
+        )
         (tmp_path / f"test/{name}.png").write_bytes(image)
     train, test = (data.open_source(f"folder:{tmp_path}", split) for split in ("train", "test"))
     shared, labels = separation.about_same_images([train, test])
@@ -111,7 +115,7 @@ def test_images_on_both_sides_and_with_two_labels_are_counted(tmp_path):
     assert separation.about_same_images([train, train]) == []
 
 
-def test_only_files_of_equal_sizes_are_read(tmp_path, monkeypatch):
+def test_only_files_of_equal_sizes_are_compared(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(separation, "_digest", lambda path, *_: read.append(path) or path.encode())
     for name, size in (("a", 3), ("b", 4), ("c", 3), ("d", 0), ("e", 0)):
@@ -124,6 +128,6 @@ def test_only_files_of_equal_sizes_are_read(tmp_path, monkeypatch):
     assert separation.merged(paths, paths) == paths and len(read) == 2
 
 
-def test_the_names_of_parts():
+def test_names_of_parts_are_parsed():
     assert splits.part_of("validation(train[:2]+test)") == ("validation", "train[:2]+test")
     assert splits.part_of(" fit(train) ") == ("fit", "train") and splits.part_of("validation") == ("", "validation")

@@ -59,7 +59,7 @@ NPZ = {
 
 
 @pytest.mark.parametrize("case", NPZ)
-def test_npz(case, tmp_path):
+def test_npz_bombs_are_refused(case, tmp_path):
     members, words = NPZ[case]
     write_npz(tmp_path / "a.npz", **members)
     assert (tmp_path / "a.npz").stat().st_size < 2**15
@@ -91,7 +91,7 @@ def _masked_crc32c(content):
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 @pytest.mark.parametrize("length", [2**34, 2**40, 2**62, 2**64 - 1])
 @pytest.mark.parametrize("told", ["dataset_info.json", "num_examples", "nothing"])
-def test_tfrecord(told, length, pack, tmp_path):
+def test_tfrecord_bombs_are_refused(told, length, pack, tmp_path):
     path = tmp_path / "train-00000-of-00001"
     path.write_bytes(pack(record(length)))
     if told == "dataset_info.json":
@@ -102,14 +102,14 @@ def test_tfrecord(told, length, pack, tmp_path):
             data.open_source(f"tfrecord:{location}", num_classes=2, **options)
 
 
-def test_tfrecord_with_another_number_of_records_than_described(tmp_path):
+def test_tfrecord_with_fewer_records_than_described_is_refused(tmp_path):
     write_numbered(tmp_path, [5])
     (tmp_path / "dataset_info.json").write_text(json.dumps({"records": {"train-00000-of-00001": 6}}))
     with pytest.raises(ValueError, match="train-00000-of-00001 has 5 records.*6"):
         data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
 
 
-def test_tfrecord_that_is_a_pipe(tmp_path):
+def test_named_pipes_are_refused(tmp_path):
     os.mkfifo(tmp_path / "train-00000-of-00001")
     with pytest.raises(ValueError, match="regular file.*train-00000-of-00001"):
         data.open_source(f"tfrecord:{tmp_path}", num_classes=10)

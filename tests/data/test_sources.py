@@ -14,7 +14,7 @@ from keras_vit import data
 from keras_vit.data import separation
 from keras_vit.data.labels import numbered
 from keras_vit.data.readers import npz
-from tests.data import pictures
+from tests.data import example_images
 
 
 def labels_of(source):
@@ -24,7 +24,7 @@ def labels_of(source):
 # --- digits ----------------------------------------------------------------------------------------------------------
 
 
-def test_digits():
+def test_digits_have_the_documented_splits_and_classes():
     train, test = data.open_source("digits", "train"), data.open_source("digits", "test")
     assert (train.num_examples, test.num_examples) == (1437, 360)
     assert train.class_names == tuple("0123456789") and train.num_classes == 10
@@ -35,7 +35,7 @@ def test_digits():
     assert (train.images.min(), train.images.max()) == (0, 255)
 
 
-def test_digits_splits_have_no_picture_in_common():
+def test_digits_splits_share_no_image():
     train, test = (
         {image.tobytes() for image in data.open_source("digits", split).images} for split in ("train", "test")
     )
@@ -86,7 +86,7 @@ def test_npz_with_validation_and_several_labels(tmp_path):
     assert source.labels().dtype == np.float32
 
 
-def test_npz_with_one_pair_is_divided_the_same_way_every_time(tmp_path):
+def test_npz_without_splits_is_divided_reproducibly(tmp_path):
     x, y = arrays(40)
     np.savez(tmp_path / "a.npz", images=x, labels=y)
     spec = f"npz:{tmp_path}/a.npz"
@@ -99,13 +99,13 @@ def test_npz_with_one_pair_is_divided_the_same_way_every_time(tmp_path):
     assert data.open_source(f"{spec}#test_fraction=0.5", "test").num_examples == 20
 
 
-def test_npz_with_splits_and_another_pair(tmp_path):
+def test_npz_splits_precede_an_undivided_pair(tmp_path):
     x, y = arrays()
     np.savez(tmp_path / "a.npz", images=x, labels=y, x_train=x[:12], y_train=y[:12], x_test=x[12:], y_test=y[12:])
     assert data.split_sizes(f"npz:{tmp_path}/a.npz") == {"train": 12, "test": 8}
 
 
-def test_a_slice_without_some_class_is_warned_of(tmp_path, caplog):
+def test_slice_without_some_class_is_reported(tmp_path, caplog):
     x, y = arrays(40)
     np.savez(tmp_path / "a.npz", x_train=x, y_train=np.sort(y))
     with caplog.at_level("WARNING", logger="absl"):
@@ -131,7 +131,7 @@ def test_a_slice_without_some_class_is_warned_of(tmp_path, caplog):
         ),
     ],
 )
-def test_npz_errors(tmp_path, content, words):
+def test_invalid_npz_files_are_refused(tmp_path, content, words):
     np.savez(tmp_path / "a.npz", **content)
     with pytest.raises(ValueError) as error:
         data.open_source(f"npz:{tmp_path}/a.npz", "all")
@@ -139,14 +139,14 @@ def test_npz_errors(tmp_path, content, words):
         assert word in str(error.value)
 
 
-def test_npz_labels_beyond_the_names(tmp_path):
+def test_npz_labels_without_class_name_are_refused(tmp_path):
     x, y = arrays()
     np.savez(tmp_path / "a.npz", images=x, labels=y, class_names=["a", "b", "c"])
     with pytest.raises(ValueError, match="0 <= label < 3.*Received: 3 for image 3.*4 more"):
         data.open_source(f"npz:{tmp_path}/a.npz")
 
 
-def test_npz_that_is_none(tmp_path):
+def test_unreadable_npz_is_refused(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 something else")
     with pytest.raises(ValueError, match="a.npz cannot be read"):
         data.open_source(f"npz:{tmp_path}/a.npz")
@@ -155,7 +155,7 @@ def test_npz_that_is_none(tmp_path):
 
 
 @pytest.mark.parametrize("label", [1_234_567_890, 2**40, 2**63 + 5])
-def test_npz_labels_that_are_identifiers(tmp_path, label):
+def test_npz_labels_that_are_identifiers_are_refused(tmp_path, label):
     x, y = arrays()
     labels = y.astype(np.uint64)
     labels[7] = label
@@ -164,7 +164,7 @@ def test_npz_labels_that_are_identifiers(tmp_path, label):
         data.open_source(f"npz:{tmp_path}/a.npz")
 
 
-def test_npz_labels_may_be_few_of_many(tmp_path):
+def test_npz_labels_may_be_few_of_many_classes(tmp_path):
     x, y = arrays()
     np.savez(tmp_path / "a.npz", images=x, labels=y + 21_839)
     assert data.open_source(f"npz:{tmp_path}/a.npz").num_classes == 21_843
@@ -228,7 +228,7 @@ def idx_folder(tmp_path):
     return tmp_path
 
 
-def test_idx(idx_folder):
+def test_idx_files_are_read(idx_folder):
     spec = f"idx:{idx_folder}"
     assert data.split_sizes(spec) == {"train": 20, "test": 7}
     images, labels = arrays(7)
@@ -279,7 +279,7 @@ def test_fashion_mnist_knows_its_classes(idx_folder):
         (lambda content: idx(np.zeros((20, 1))), ["not an IDX file of bytes in 1 dimensions", "00 00 08 02"]),
     ],
 )
-def test_idx_errors(idx_folder, change, words):
+def test_invalid_idx_files_are_refused(idx_folder, change, words):
     path = idx_folder / "train-labels-idx1-ubyte"
     path.write_bytes(change(idx(np.arange(20) % 4))[: 10**6])
     with pytest.raises(ValueError) as error:
@@ -289,13 +289,13 @@ def test_idx_errors(idx_folder, change, words):
         assert word in str(error.value)
 
 
-def test_idx_of_another_number_of_labels(idx_folder):
+def test_idx_with_another_number_of_labels_is_refused(idx_folder):
     (idx_folder / "train-labels-idx1-ubyte").write_bytes(idx(np.zeros(19)))
     with pytest.raises(ValueError, match="one label per image. Received: 20 in .*train-images.*, 19 labels"):
         data.open_source(f"idx:{idx_folder}")
 
 
-def test_idx_cut_off_while_compressed(idx_folder):
+def test_truncated_compressed_idx_is_refused(idx_folder):
     path = idx_folder / "train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ValueError, match="train-images-idx3-ubyte.gz"):
@@ -322,7 +322,7 @@ def test_idx_that_claims_gigabytes_is_refused_before(idx_folder):
         data.open_source(f"idx:{idx_folder}")
 
 
-def test_idx_of_nothing(tmp_path):
+def test_missing_idx_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="train-images-idx3-ubyte"):
         data.open_source(f"idx:{tmp_path}")
     with pytest.raises(FileNotFoundError, match="no folder"):
@@ -332,8 +332,8 @@ def test_idx_of_nothing(tmp_path):
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
-def test_folder_of_classes(tmp_path):
-    spec = f"folder:{pictures.folder(tmp_path / 'p')}"
+def test_folder_of_classes_is_divided_by_class(tmp_path):
+    spec = f"folder:{example_images.folder(tmp_path / 'p')}"
     assert data.split_sizes(spec) == {"train": 27, "test": 6, "all": 33}
     train, test = data.open_source(spec, "train"), data.open_source(spec, "test")
     assert train.class_names == ("cat", "dog", "eel") and train.encoded
@@ -344,7 +344,7 @@ def test_folder_of_classes(tmp_path):
 
 
 def test_the_division_of_a_folder_depends_on_the_names_only(tmp_path):
-    first, second = pictures.folder(tmp_path / "one"), pictures.folder(tmp_path / "elsewhere" / "two")
+    first, second = example_images.folder(tmp_path / "one"), example_images.folder(tmp_path / "elsewhere" / "two")
     names = [
         [path.removeprefix(root) for path in data.open_source(f"folder:{root}/", "test").paths]
         for root in (first, second)
@@ -353,10 +353,10 @@ def test_the_division_of_a_folder_depends_on_the_names_only(tmp_path):
     assert len({name.split("/")[1] for name in names[0][:4]}) > 1  # classes are mixed, so that slices are fair
 
 
-def test_folders_of_splits(tmp_path):
+def test_split_folders_are_read(tmp_path):
     root = tmp_path / "p"
     for split, count in (("train", 5), ("val", 2), ("test", 3)):
-        pictures.folder(root / split, count=count)
+        example_images.folder(root / split, count=count)
     (root / "val" / "dog" / "deeper").mkdir()
     (root / "val" / "dog" / "deeper" / "x.JPEG").write_bytes(b"")
     spec = f"folder:{root}"
@@ -367,11 +367,11 @@ def test_folders_of_splits(tmp_path):
 
 
 def test_a_class_may_be_called_test(tmp_path):
-    spec = f"folder:{pictures.folder(tmp_path / 'p', classes=('exam', 'test'))}"
+    spec = f"folder:{example_images.folder(tmp_path / 'p', classes=('exam', 'test'))}"
     assert data.open_source(spec, "all").class_names == ("exam", "test")
 
 
-def test_folder_errors(tmp_path):
+def test_invalid_folders_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder.*none"):
         data.open_source(f"folder:{tmp_path}/none")
     with pytest.raises(ValueError, match="one subfolder per class.*an empty folder"):
@@ -379,7 +379,7 @@ def test_folder_errors(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"")
     with pytest.raises(ValueError, match=r"without subfolders.*a\.jpg"):
         data.open_source(f"folder:{tmp_path}")
-    root = pictures.folder(tmp_path / "p")
+    root = example_images.folder(tmp_path / "p")
     (tmp_path / "p" / "fox").mkdir()
     (tmp_path / "p" / "fox" / "notes.txt").write_text("")
     notes = " ".join(data.open_source(f"folder:{root}").notes)
@@ -390,15 +390,15 @@ def test_folder_errors(tmp_path):
         data.open_source(f"folder:{root}")
 
 
-def test_a_class_without_training_pictures(tmp_path):
-    pictures.folder(tmp_path / "train")
-    pictures.folder(tmp_path / "test", classes=("cat", "fox"))
+def test_class_without_training_folder_is_refused(tmp_path):
+    example_images.folder(tmp_path / "train")
+    example_images.folder(tmp_path / "test", classes=("cat", "fox"))
     with pytest.raises(ValueError, match=r"no training folder for \['fox'\].*'test'"):
         data.open_source(f"folder:{tmp_path}")
 
 
 def test_a_name_that_is_not_utf_8_is_named_with_its_folder(tmp_path):
-    root = pictures.folder(tmp_path / "p")
+    root = example_images.folder(tmp_path / "p")
     with open(os.fsencode(f"{root}/cat/") + b"caf\xe9.jpg", "wb"):
         pass
     with pytest.raises(ValueError, match=r"xe9.*p/cat"):
@@ -408,7 +408,7 @@ def test_a_name_that_is_not_utf_8_is_named_with_its_folder(tmp_path):
 # --- manifests --------------------------------------------------------------------------------------------------------
 
 
-def test_csv(tmp_path):
+def test_csv_manifests_are_read(tmp_path):
     lines = ["path,label,split"] + [
         f'"{i}, a.jpg",{"cat" if i % 2 else "dog"},{"Train" if i < 6 else "dev"}' for i in range(9)
     ]
@@ -425,7 +425,7 @@ def test_csv(tmp_path):
     assert moved.paths[0].startswith("gs://bucket/p/") and moved.class_names == ("dog", "cat")
 
 
-def test_blanks_before_quotes(tmp_path):
+def test_csv_blanks_before_quotes_are_ignored(tmp_path):
     (tmp_path / "list.csv").write_text('path, label\na.png, "b, c"\n"b.png" ,"a"\nc.png,a\n')
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
     assert source.class_names == ("a", "b, c")
@@ -467,14 +467,14 @@ def test_classes_without_training_images_are_noted(first, tmp_path):
     assert "'train': round" in note
 
 
-def test_csv_with_names_that_a_spreadsheet_takes_for_formulas(tmp_path):
+def test_csv_apostrophes_before_formulas_are_removed(tmp_path):
     """`check-data` and `predict` write these names with an apostrophe."""
     (tmp_path / "list.csv").write_text("path,label\n'-1.png,'=a\n2.png,b\n3.png,''+c\n", encoding="utf-8")
     source = data.open_source(f"manifest:{tmp_path}/list.csv", split="all")
     assert source.class_names == ("'+c", "=a", "b") and f"{tmp_path}/-1.png" in source.paths
 
 
-def test_csv_with_several_labels(tmp_path):
+def test_csv_with_several_labels_per_image_is_read(tmp_path):
     (tmp_path / "list.csv").write_text("path,labels\na.jpg, red; round\nb.jpg,\nc.jpg,red ; \n")
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
     assert source.label_kind == "classes" and source.class_names == ("red", "round")
@@ -482,7 +482,7 @@ def test_csv_with_several_labels(tmp_path):
     assert rows == {f"{tmp_path}/a.jpg": [1, 1], f"{tmp_path}/b.jpg": [0, 0], f"{tmp_path}/c.jpg": [1, 0]}
 
 
-def test_csv_with_labels_in_both_unicode_forms(tmp_path):
+def test_csv_labels_in_both_unicode_forms_are_one_class(tmp_path):
     lines = ["path,label", *(f"{i}.jpg,{unicodedata.normalize(form, 'café')}" for i, form in enumerate(("NFC", "NFD")))]
     (tmp_path / "list.csv").write_text("\n".join([*lines, "2.jpg,thé"]), encoding="utf-8")
     for names in (None, [unicodedata.normalize("NFD", name) for name in ("café", "thé")]):
@@ -490,13 +490,13 @@ def test_csv_with_labels_in_both_unicode_forms(tmp_path):
         assert source.class_names == ("café", "thé") and sorted(source.labels()) == [0, 0, 1]
 
 
-def test_csv_that_is_not_utf_8(tmp_path):
+def test_csv_that_is_not_utf_8_is_refused(tmp_path):
     (tmp_path / "list.csv").write_bytes("path,label\na.jpg,cat\nb.jpg,caf\u00e9\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"list.csv must be UTF-8. Line 3 .*xe9"):
         data.open_source(f"manifest:{tmp_path}/list.csv", "all")
 
 
-def test_labels_that_are_numbers(tmp_path):
+def test_numeric_labels_are_class_numbers(tmp_path):
     lines = ["path,labels", *(f"/p/{i}.jpg,{i % 3};5" for i in range(10))]
     (tmp_path / "list.csv").write_text("\n".join(lines))
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
@@ -526,7 +526,7 @@ def test_labels_that_are_numbers(tmp_path):
         ("a.csv", "path,labels\n" + "a.jpg,3;209990\n" * 21_000, ["would take 16 GiB"]),  # of float32
     ],
 )
-def test_manifest_errors(tmp_path, name, text, words):
+def test_invalid_manifests_are_refused(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError) as error:
         data.open_source(f"manifest:{tmp_path}/{name}", "all")
@@ -534,7 +534,7 @@ def test_manifest_errors(tmp_path, name, text, words):
         assert word in str(error.value)
 
 
-def test_manifest_with_a_label_that_is_not_a_class(tmp_path):
+def test_manifest_label_that_is_not_a_class_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("path,label\na.jpg,cat\nb.jpg,cow\n")
     with pytest.raises(ValueError, match="line 3.*'cow'"):
         data.open_source(f"manifest:{tmp_path}/a.csv", "all", class_names=["cat", "dog"])
@@ -558,7 +558,7 @@ def test_manifest_with_a_label_that_is_not_a_class(tmp_path):
         ("folder:/x", {"test_fraction": 2}, []),
     ],
 )
-def test_wrong_names_of_sources(spec, options, words):
+def test_wrong_source_names_are_refused(spec, options, words):
     with pytest.raises((ValueError, FileNotFoundError)) as error:
         data.open_source(spec, **options)
     for word in words:
@@ -566,7 +566,7 @@ def test_wrong_names_of_sources(spec, options, words):
 
 
 def test_examples_are_as_stored(tmp_path):
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     example = next(iter(source.examples()))
     assert example["image"].dtype == tf.string
     assert [name for name, _ in source.items()] == source.paths

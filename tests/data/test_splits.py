@@ -29,11 +29,11 @@ def ranges(split):
         ("train[-100%:]", [("train", 0, 7)]),
     ],
 )
-def test_splits(split, expected):
+def test_split_expressions_select_ranges(split, expected):
     assert ranges(split) == expected
 
 
-def test_names_of_splits():
+def test_usual_names_of_splits_are_recognized():
     assert [splits.named(name) for name in ("Training", "VAL", "dev", "valid", "test", "mine")] == [
         *("train", "validation", "validation", "validation", "test", "mine"),
     ]
@@ -47,7 +47,7 @@ def test_names_of_splits():
 
 @pytest.mark.parametrize("percent", range(1, 100, 7))
 @pytest.mark.parametrize("size", [3, 100, 1797, 60_000])
-def test_complementary_slices_share_nothing_and_leave_nothing(percent, size):
+def test_complementary_slices_partition_the_split(percent, size):
     sizes = {"train": size}
     starts = [
         (part.start, part.stop)
@@ -112,7 +112,7 @@ def test_a_class_is_divided_by_rounding(members, fraction, held_out):
 
 
 @pytest.mark.parametrize("fraction", [-0.01, 1, math.nan])
-def test_a_fraction_that_leaves_nothing_for_training(fraction):
+def test_test_fraction_that_leaves_no_training_data_is_refused(fraction):
     with pytest.raises(ValueError, match=rf"`test_fraction` must be in \[0, 1\). Received: test_fraction={fraction}"):
         splits.split_indices(["a", "b"], np.zeros(2), fraction)
 

@@ -52,7 +52,7 @@ def numbers(batch):
 
 
 @pytest.mark.slow
-def test_splits_are_those_of_tensorflow_datasets(builder):
+def test_splits_match_tensorflow_datasets(builder):
     for split in ("train", "test", "train[:30%]", "train[5:9]+test[-2:]"):
         source = reader.from_builder(builder, split, "tfds:numbered")
         assert source.class_names == CLASSES and source.encoded
@@ -68,7 +68,7 @@ def _directly(builder, split):
 
 
 @pytest.mark.slow
-def test_training_and_resuming(builder):
+def test_training_resumes_exactly(builder):
     source = reader.from_builder(builder, "train", "tfds:numbered")
     whole = [numbers(b) for b in data.train_batches(source, "decode|resize(4)", 5).take(9).as_numpy_iterator()]
     assert sorted(sum(whole, [])[:23]) == list(range(23))
@@ -79,7 +79,7 @@ def test_training_and_resuming(builder):
 
 
 @pytest.mark.slow
-def test_several_labels(builder):
+def test_several_labels_per_image_are_read(builder):
     source = reader.from_builder(builder, "test", "tfds:numbered", label="tags")
     assert source.label_kind == "classes"
     batch = next(iter(data.eval_batches(source, "decode|resize(4)", 7)))
@@ -90,7 +90,7 @@ def test_several_labels(builder):
 
 
 @pytest.mark.slow
-def test_masks(builder):
+def test_masks_and_their_class_names_are_read(builder):
     """The feature names the classes, or the option does."""
     for label, classes in (("named_mask", None), ("mask", CLASSES), ("mask", 3)):
         source = reader.from_builder(builder, "test", "tfds:numbered", label=label, classes=classes)
@@ -117,7 +117,7 @@ def test_skipping_names_the_record(builder):
 
 
 @pytest.mark.slow
-def test_errors(builder, tmp_path):
+def test_wrong_features_and_names_are_refused(builder, tmp_path):
     with pytest.raises(ValueError, match="no feature 'picture'.*'image'"):
         reader.from_builder(builder, "train", "tfds:numbered", image="picture")
     with pytest.raises(ValueError, match="an image and a class"):
@@ -126,13 +126,13 @@ def test_errors(builder, tmp_path):
         data.open_source("tfds:no_such_data_set", data_dir=str(tmp_path))
 
 
-def test_origins(builder):
+def test_examples_state_their_origin(builder):
     source = reader.from_builder(builder, "test", "tfds:numbered")
     example = next(iter(source.examples()))
     assert example["image"].dtype == tf.string and "numbered" in next(source.items())[0]
 
 
-def test_without_the_package(monkeypatch):
+def test_missing_package_names_the_extra(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from keras_vit import data
 from keras_vit.data.readers import tfrecord
-from tests.data import pictures
-from tests.lossy_disk import LossyDisk
+from tests.data import example_images
+from tests.faulty_disk import FaultyDisk
 from train.datasets import audit, writer
 
 
@@ -30,7 +30,8 @@ def write_numbered(root, counts, split="train", label=lambda i: i % 10):
     number = 0
     for i, count in enumerate(counts):
         records = [
-            example(pictures.encode(np.full((4, 4, 3), n, np.uint8)), label(n)) for n in range(number, number + count)
+            example(example_images.encode(np.full((4, 4, 3), n, np.uint8)), label(n))
+            for n in range(number, number + count)
         ]
         write(root / f"{split}-{i:05d}-of-{len(counts):05d}", records)
         number += count
@@ -63,7 +64,7 @@ def test_splits_come_from_the_file_names(tmp_path):
 
 
 @pytest.mark.slow
-def test_slices(tmp_path):
+def test_slices_over_files_are_read(tmp_path):
     write_numbered(tmp_path, [13, 7, 20])
     slices = {
         "train[12:14]": [12, 13],
@@ -78,7 +79,7 @@ def test_slices(tmp_path):
 
 
 @pytest.mark.slow
-def test_labels_as_in_imagenet_begin_with_one(tmp_path):
+def test_label_offset_shifts_labels_that_begin_with_one(tmp_path):
     write_numbered(tmp_path, [6], label=lambda i: i % 3 + 1)
     source = data.open_source(f"tfrecord:{tmp_path}", label_offset=-1, class_names=["a", "b", "c"])
     batch = next(iter(data.eval_batches(source, "decode|resize(4)", 6)))
@@ -86,9 +87,9 @@ def test_labels_as_in_imagenet_begin_with_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_other_features_and_several_labels(tmp_path):
+def test_other_feature_names_and_several_labels_are_read(tmp_path):
     image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
-    records = [example(pictures.encode(image), labels, ("pixels", "tags")) for labels in ([0, 2], [], [1, 1])]
+    records = [example(example_images.encode(image), labels, ("pixels", "tags")) for labels in ([0, 2], [], [1, 1])]
     write(tmp_path / "all.tfrecord", records)
     options = {"image": "pixels", "label": "tags", "label_kind": "classes", "num_classes": 3}
     source = data.open_source(f"tfrecord:{tmp_path}/*", "all", **options)
@@ -98,7 +99,7 @@ def test_other_features_and_several_labels(tmp_path):
     assert batch["label"].numpy().tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
-def test_sharding_by_files_needs_a_file_for_each_worker(tmp_path):
+def test_sharding_by_files_requires_a_file_per_worker(tmp_path):
     write_numbered(tmp_path, [5, 7, 6, 6])
     source = data.open_source(f"tfrecord:{tmp_path}", num_classes=10, shard_by="files")
     with pytest.raises(ValueError, match="a file for each worker.*4 files.*5 workers"):
@@ -106,7 +107,7 @@ def test_sharding_by_files_needs_a_file_for_each_worker(tmp_path):
 
 
 @pytest.mark.slow
-def test_num_examples_spares_counting(tmp_path):
+def test_num_examples_replaces_counting_the_records(tmp_path):
     write_numbered(tmp_path, [5, 5])
     source = data.open_source(f"tfrecord:{tmp_path}", num_classes=10, num_examples=10)
     assert stored(source) == list(range(10))
@@ -118,7 +119,7 @@ def test_num_examples_spares_counting(tmp_path):
         values(wrong)
 
 
-def test_errors(tmp_path):
+def test_missing_files_and_class_counts_are_reported(tmp_path):
     with pytest.raises(FileNotFoundError, match="No record file"):
         data.open_source(f"tfrecord:{tmp_path}/train-*")
     write_numbered(tmp_path, [5, 5])
@@ -165,7 +166,7 @@ def test_a_damaged_record_is_reported_with_its_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_goes_on_after_a_damaged_record(tmp_path):
+def test_training_continues_after_a_damaged_record(tmp_path):
     source = damage(tmp_path)
     with pytest.raises(data.UnreadableImageError, match="record [3-9] of .*train-00000-of-00002"), data.image_errors():
         list(data.train_batches(source, "decode|resize(4)", 20).take(1))
@@ -191,7 +192,7 @@ def test_a_damaged_description_is_named(tmp_path, content):
 
 
 @pytest.mark.parametrize("num_classes", [0, 2**40, "ten"])
-def test_a_number_of_classes_that_none_has(tmp_path, num_classes):
+def test_invalid_num_classes_is_refused(tmp_path, num_classes):
     write_numbered(tmp_path, [5])
     with pytest.raises(ValueError, match="num_classes"):
         data.open_source(f"tfrecord:{tmp_path}", num_classes=num_classes)
@@ -211,8 +212,8 @@ def test_labels_out_of_range_name_the_record(tmp_path):
 
 
 @pytest.mark.slow
-def test_written_files_hold_the_source(tmp_path):
-    folder = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+def test_written_files_contain_the_source(tmp_path):
+    folder = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     progress = []
     paths = writer.write_tfrecords(folder, str(tmp_path / "out"), "train", 4, on_progress=progress.append)
     assert [tfrecord.count_records(path) for path in paths] == [8, 8, 8, 9]  # balanced
@@ -237,9 +238,9 @@ def test_arrays_are_written_as_png(tmp_path):
 
 
 @pytest.mark.slow
-def test_several_labels_survive(tmp_path):
+def test_several_labels_round_trip(tmp_path):
     (tmp_path / "list.csv").write_text("path,labels\np/cat/0.jpg,red;round\np/cat/1.png,\np/dog/0.jpg,red\n")
-    pictures.folder(tmp_path / "p")
+    example_images.folder(tmp_path / "p")
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
     writer.write_tfrecords(source, str(tmp_path / "out"), "train", 1)
     written = data.open_source(f"tfrecord:{tmp_path}/out")
@@ -270,17 +271,17 @@ def test_an_interrupted_call_resumes(tmp_path):
             assert file.read() == other.read()
 
 
-def test_written_files_outlive_a_loss_of_power(tmp_path, monkeypatch):
+def test_written_files_survive_a_power_failure(tmp_path, monkeypatch):
     """A file that is empty would stay so: a repeated call keeps those that the description names."""
-    disk = LossyDisk(monkeypatch, tmp_path)
+    disk = FaultyDisk(monkeypatch, tmp_path)
     writer.write_tfrecords(data.open_source("digits", "test[:8]"), str(tmp_path), "test", 2)
     disk.lose_power()
     assert len(list(data.open_source(f"tfrecord:{tmp_path}", "test").examples())) == 8
 
 
 @pytest.mark.slow
-def test_an_interrupted_call_does_not_go_on_with_other_images(tmp_path):
-    folder = pictures.folder(tmp_path / "p")
+def test_interrupted_call_is_not_continued_with_other_images(tmp_path):
+    folder = example_images.folder(tmp_path / "p")
     arguments = (str(tmp_path / "out"), "all", 3)
     writer.write_tfrecords(data.open_source(f"folder:{folder}", "all"), *arguments)
     first = data.open_source(f"folder:{folder}", "all").paths[0]
@@ -291,7 +292,7 @@ def test_an_interrupted_call_does_not_go_on_with_other_images(tmp_path):
 
 @pytest.fixture
 def damaged(tmp_path):
-    source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     bad = [source.paths[4], source.paths[20]]
     with open(bad[0], "wb"):
         pass
@@ -326,7 +327,7 @@ def test_a_folder_contains_one_data_set(tmp_path):
     first.unlink()
     writer.write_tfrecords(data.open_source("digits", "test[:30]"), str(tmp_path), "test", 3)
     assert first.exists()
-    pairs = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
+    pairs = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     with pytest.raises(ValueError, match="other classes"):
         writer.write_tfrecords(pairs, str(tmp_path), "train", 3)
     with pytest.raises(ValueError, match="num_shards=31 for 30"):
@@ -335,6 +336,6 @@ def test_a_folder_contains_one_data_set(tmp_path):
     assert info["records"]["test-00000-of-00003"] == 10
 
 
-def test_an_address_is_refused():
+def test_bucket_url_is_refused_as_output():
     with pytest.raises(ValueError, match="Received: 's3://bucket/digits'"):
         writer.write_tfrecords(data.open_source("digits", "test[:3]"), "s3://bucket/digits", "test", 1)

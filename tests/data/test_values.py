@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from tests.data import pictures
+from tests.data import example_images
 from tests.data.test_tfrecord import write as write_records
 from tests.programs import call
 from train.datasets import audit, writer
@@ -20,7 +20,7 @@ def listed(tmp_path):
     """A list of three images with two numbers each."""
     for number in AGES:
         image = np.full((4, 4, 3), 10 * number, np.uint8)
-        (tmp_path / f"{number}.png").write_bytes(pictures.encode(image))
+        (tmp_path / f"{number}.png").write_bytes(example_images.encode(image))
     lines = ["path,age,height,label", *(f"{number}.png,{age},{number},x" for number, age in AGES.items())]
     (tmp_path / "list.csv").write_text("\n".join(lines))
     return f"manifest:{tmp_path}/list.csv"
@@ -33,7 +33,7 @@ def by_image(source, pp="decode|resize(4)"):
 
 
 @pytest.mark.slow
-def test_columns_of_a_list(listed):
+def test_value_columns_of_a_manifest_are_read(listed):
     source = data.open_source(f"{listed}#values=('age', 'height')", "all")
     assert source.label_kind == "values" and source.value_names == ("age", "height")
     assert (source.class_names, source.num_classes, source.num_outputs) == ((), 0, 2)
@@ -43,7 +43,7 @@ def test_columns_of_a_list(listed):
     assert data.split_sizes(f"{listed}#values=age") == {"train": 2, "test": 1, "all": 3}
 
 
-def test_a_column_value_needs_no_option(tmp_path):
+def test_column_named_value_needs_no_option(tmp_path):
     (tmp_path / "list.csv").write_text("path,value,split\na.jpg,1,train\nb.jpg, -2.5e-1 ,train\nc.jpg,.5,test\n")
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "train")
     assert source.value_names == ("value",) and sorted(source.labels().ravel()) == [-0.25, 1]
@@ -51,7 +51,7 @@ def test_a_column_value_needs_no_option(tmp_path):
     assert data.open_source(f"manifest:{tmp_path}/list.csv", "all").class_names == ("cat", "dog")
 
 
-def test_json_lines(tmp_path):
+def test_values_are_read_from_json_lines(tmp_path):
     rows = [{"path": f"{i}.jpg", "age": i + 0.5, "label": f"c{i % 2}", "split": "ab"[i % 2]} for i in range(4)]
     (tmp_path / "list.jsonl").write_text("\n\n".join(map(json.dumps, rows)) + "\n")
     spec = f"manifest:{tmp_path}/list.jsonl"
@@ -97,7 +97,7 @@ def test_json_lines(tmp_path):
         ("a.jsonl", "", {}, ["an empty file"]),
     ],
 )
-def test_errors_of_lists(tmp_path, name, text, options, words):
+def test_invalid_values_in_manifests_are_refused(tmp_path, name, text, options, words):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError) as error:
         data.open_source(f"manifest:{tmp_path}/{name}", "all", **options)
@@ -105,13 +105,13 @@ def test_errors_of_lists(tmp_path, name, text, options, words):
         assert word in str(error.value)
 
 
-def test_fractions_as_names_of_classes(tmp_path):
+def test_decimal_class_names_are_not_values(tmp_path):
     (tmp_path / "list.csv").write_text("path,label\na,1.5\nb,2.0\n")
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "all", class_names=["2.0", "1.5"])
     assert sorted(source.labels()) == [0, 1]
 
 
-def test_arrays(tmp_path):
+def test_values_are_read_from_npz(tmp_path):
     images, values = np.zeros((5, 2, 2), np.uint8), np.arange(10.0).reshape(5, 2)
     np.savez(tmp_path / "a.npz", images=images, labels=values)
     source = data.open_source(f"npz:{tmp_path}/a.npz", "all", values=["x", "y"])
@@ -139,7 +139,7 @@ def record(image, **numbers):
 
 
 @pytest.mark.slow
-def test_written_values_are_those_of_the_source_in_float32(listed, tmp_path):
+def test_values_round_trip_through_tfrecords_in_float32(listed, tmp_path):
     source = data.open_source(listed, "all", values=("age", "height"))
     writer.write_tfrecords(source, f"{tmp_path}/out", "train", 2)
     info = json.loads((tmp_path / "out" / "dataset_info.json").read_text())
@@ -155,7 +155,7 @@ def test_written_values_are_those_of_the_source_in_float32(listed, tmp_path):
 
 @pytest.mark.slow
 def test_a_record_without_a_finite_number_is_named(tmp_path):
-    image = pictures.encode(np.zeros((4, 4, 3), np.uint8))
+    image = example_images.encode(np.zeros((4, 4, 3), np.uint8))
     write_records(tmp_path / "all.tfrecord", [record(image, age=1.0), record(image, age=math.inf)])
     source = data.open_source(f"tfrecord:{tmp_path}/*", "all", values="age")
     with data.image_errors(), pytest.raises(Exception) as error:
@@ -169,7 +169,7 @@ def test_a_record_without_a_finite_number_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_features_of_tensorflow_datasets(tmp_path):
+def test_values_are_read_from_tensorflow_datasets(tmp_path):
     tfds = pytest.importorskip("tensorflow_datasets")
     pytest.importorskip("importlib_resources")
     from keras_vit.data.readers import tfds as reader
@@ -237,7 +237,7 @@ def test_numbers_with_a_large_offset_keep_their_digits(tmp_path, caplog):
     assert not caplog.text
 
 
-def test_statistics_need_no_image(listed, tmp_path):
+def test_statistics_are_computed_without_reading_images(listed, tmp_path):
     for number in AGES:
         (tmp_path / f"{number}.png").unlink()
     assert data.values_of(data.open_source(listed, "all", values="height")).mean == (1.0,)
@@ -250,7 +250,7 @@ def test_batches_of_values_contain_the_share_of_mixup(listed):
     assert (batch["label"].shape, batch["mix"].shape) == ((2, 2), (2,))
 
 
-def test_statistics_of_data_without_values(listed, tmp_path):
+def test_statistics_of_missing_or_constant_values_are_refused(listed, tmp_path):
     with pytest.raises(ValueError, match="must be values.*'class'"):
         data.values_of(data.open_source("digits"))
     (tmp_path / "b.csv").write_text("path,age,size\na,1,0.1\nb,2,0.1\nc,3,0.1\n")

@@ -31,13 +31,13 @@ def test_the_evaluator_and_the_reader_know_the_same_tasks():
         ("smallnorb_azimuth", {}, ("train[:800]", "test[:200]", "train+test[:50%]", "test[50%:]")),
     ],
 )
-def test_splits(name, counts, expected):
+def test_splits_of_vtab_1k(name, counts, expected):
     splits = vtab.tfds_splits(vtab.TASKS[name], counts)
     assert (splits["train800"], splits["val200"], splits["trainval"], splits["test"]) == expected
     assert splits["train800val200"] == f"{splits['train800']}+{splits['val200']}"
 
 
-def test_labels_of_clevr():
+def test_labels_of_clevr_match_the_published_code():
     count, distance = vtab.TASKS["clevr_count"], vtab.TASKS["clevr_distance"]
     steps = (8.0, 0), (8.1, 1), (8.5, 1), (8.9, 2), (9.1, 3), (9.7, 4), (10.1, 5), (99.0, 5)
     cases = [(3 + number, nearest, (number, step)) for number, (nearest, step) in enumerate(steps)]
@@ -49,7 +49,7 @@ def test_labels_of_clevr():
     assert (count.num_classes, distance.num_classes) == (8, 6)
 
 
-def test_labels_of_kitti_see_cars_vans_and_trucks_only():
+def test_labels_of_kitti_consider_only_cars_vans_and_trucks():
     label = vtab.TASKS["kitti_distance"].label
 
     def distance(*objects):
@@ -71,7 +71,7 @@ def test_labels_of_kitti_see_cars_vans_and_trucks_only():
     assert distance((3, 2.0)) == distance() == 3  # no vehicle
 
 
-def test_labels_of_dsprites_are_sixteen_steps():
+def test_labels_of_dsprites_have_sixteen_bins():
     location, orientation = vtab.TASKS["dsprites_location"].label, vtab.TASKS["dsprites_orientation"].label
     assert [int(location({"label_x_position": value})) for value in (0, 1, 2, 31)] == [0, 0, 1, 15]
     assert [int(orientation({"label_orientation": value})) for value in (0, 2, 3, 39)] == [0, 0, 1, 15]
@@ -84,7 +84,7 @@ def test_labels_of_dsprites_are_sixteen_steps():
         ("cifar100", "test", 1, 7),
     ],
 )
-def test_examples_of_a_prepared_data_set(task, split, pixel, label):
+def test_prepared_vtab_data_are_read(task, split, pixel, label):
     class Splits(dict):
         def __missing__(self, name):
             files = [types.SimpleNamespace(filename=f"{name}.tfrecord", skip=3, take=9)]
@@ -114,7 +114,7 @@ def test_unknown_tasks_are_refused():
 
 
 @pytest.mark.parametrize("name", vtab.TASKS)
-def test_data_sets_exist_in_the_wanted_version(name):
+def test_data_sets_exist_in_the_required_version(name):
     tfds = pytest.importorskip("tensorflow_datasets")
     dataset, _, wanted = vtab.TASKS[name].dataset.partition(":")
     dataset, _, config = dataset.partition("/")

@@ -11,11 +11,11 @@ from keras_vit import data
 from keras_vit.data import fingerprint
 from keras_vit.data.readers import shards, tar
 from keras_vit.util.source_specs import expanded
-from tests.data import pictures
+from tests.data import example_images
 
 
 def image(number):
-    return pictures.encode(np.full((4, 4, 3), number, np.uint8))
+    return example_images.encode(np.full((4, 4, 3), number, np.uint8))
 
 
 def add(archive, name, content, **fields):
@@ -40,7 +40,7 @@ def stored(source):
 
 
 @pytest.mark.slow
-def test_splits_come_from_the_names_of_the_files(tmp_path):
+def test_splits_are_determined_by_file_names(tmp_path):
     for shard in range(3):
         write(tmp_path / f"set-train-{shard:02d}.tar", range(10 * shard, 10 * shard + 10))
     write(tmp_path / "set-validation-00.tar", range(30, 34))
@@ -55,7 +55,7 @@ def test_splits_come_from_the_names_of_the_files(tmp_path):
     assert "set-train-0" in source.origin(0) and source.origin(0).endswith(".png")
 
 
-def test_without_splits_a_hash_chooses_the_test_split(tmp_path):
+def test_without_splits_a_hash_selects_the_test_split(tmp_path):
     folder = tmp_path / "set [1]"
     folder.mkdir()
     write(folder / "a.tar", range(20))
@@ -73,7 +73,7 @@ def test_without_splits_a_hash_chooses_the_test_split(tmp_path):
         (lambda n: {"cls": str(n % 2).encode()}, "#class_names=('cat','dog')", ("cat", "dog")),
     ],
 )
-def test_labels(tmp_path, label, options, names):
+def test_labels_of_every_extension_are_read(tmp_path, label, options, names):
     write(tmp_path / "train.tar", range(4), label)
     source = data.open_source(f"webdataset:{tmp_path}/train.tar{options}")
     assert source.class_names == names
@@ -81,7 +81,7 @@ def test_labels(tmp_path, label, options, names):
 
 
 @pytest.mark.parametrize("style", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
-def test_the_index_is_that_of_tarfile(tmp_path, style):
+def test_index_of_members_matches_tarfile(tmp_path, style):
     long = "d" * 90 + "/" + "é" * 40 if style == tarfile.USTAR_FORMAT else "long" * 60 + "é"
     with tarfile.open(tmp_path / "a.tar", "w", format=style, pax_headers={"comment": "x"}) as archive:
         add(archive, "folder", b"", type=tarfile.DIRTYPE)
@@ -147,7 +147,7 @@ def test_links_and_special_files_are_refused(tmp_path, kind):
 
 
 @pytest.mark.parametrize("fields", [b"0 a=b\n", b"9 a\n", b"x a=b\n", b"14 size=99999\n", b"11 size=-9\n"])
-def test_damaged_extended_headers(tmp_path, fields):
+def test_damaged_extended_headers_are_refused(tmp_path, fields):
     """The first one has no length: an endless loop."""
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         add(archive, "fields", fields, type=tarfile.XHDTYPE)
@@ -157,7 +157,7 @@ def test_damaged_extended_headers(tmp_path, fields):
 
 
 @pytest.mark.parametrize(("size", "is_read"), [(2**20, True), (2**20 + 1, False)])
-def test_extended_headers_have_a_largest_size(tmp_path, size, is_read):
+def test_extended_headers_are_limited_in_size(tmp_path, size, is_read):
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         start = f"{size} comment=".encode()
         add(archive, "fields", start.ljust(size - 1, b"x") + b"\n", type=tarfile.XHDTYPE)
@@ -166,7 +166,7 @@ def test_extended_headers_have_a_largest_size(tmp_path, size, is_read):
         assert [member.name for member in tar.members(str(tmp_path / "a.tar"))] == ["a.png"]
 
 
-def test_folders_and_old_types_of_files(tmp_path):
+def test_folders_and_old_file_types_are_read(tmp_path):
     """The fields of a folder are not those of the next file. In very old files, a folder has a file's type."""
     with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
         add(archive, "long" * 60, b"", type=tarfile.DIRTYPE)
@@ -178,7 +178,7 @@ def test_folders_and_old_types_of_files(tmp_path):
 
 
 @pytest.mark.parametrize(("size", "is_read"), [(2**20, True), (2**20 + 1, False)])
-def test_labels_have_a_largest_size(tmp_path, size, is_read):
+def test_labels_are_limited_in_size(tmp_path, size, is_read):
     path = write(tmp_path / "a.tar", [0], lambda number: {"cls": b"dog".ljust(size)})
     with contextlib.nullcontext() if is_read else pytest.raises(ValueError, match="must have a label"):
         assert data.open_source(f"webdataset:{path}", "all").class_names == ("dog",)
@@ -205,7 +205,7 @@ def test_sparse_files_of_gnu_tar_are_refused(tmp_path):
         ([("._a.png", b"x")], "s.tar contains no examples"),
     ],
 )
-def test_examples_that_cannot_be_used(tmp_path, files, message):
+def test_examples_without_image_or_label_are_refused(tmp_path, files, message):
     with tarfile.open(tmp_path / "s.tar", "w") as archive:
         for name, content in files:
             add(archive, name, content)
@@ -220,7 +220,7 @@ def opened(path):
 
 
 @pytest.mark.parametrize("is_writable", [True, False])
-def test_the_index_is_kept(tmp_path, monkeypatch, is_writable):
+def test_index_is_cached(tmp_path, monkeypatch, is_writable):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     path = write(tmp_path / "a.tar", range(6), lambda number: {"cls": b"dog" if number % 2 else "\u00e9".encode()})
     if not is_writable:
@@ -286,7 +286,7 @@ def test_the_fingerprint_covers_names_sizes_and_classes(tmp_path):
 
 
 @pytest.mark.slow
-def test_braces():
+def test_braces_are_expanded():
     assert expanded("/a/{8..11}.tar") == ["/a/8.tar", "/a/9.tar", "/a/10.tar", "/a/11.tar"]
     assert expanded("{a,b}{098..101}")[:3] == ["a098", "a099", "a100"] and expanded("a") == ["a"]
     assert len(expanded("{0..99999}")) == len(expanded("{0..999}{0..99}")) == 100_000
@@ -300,7 +300,7 @@ def test_a_file_that_is_named_twice_is_read_once(tmp_path):
     assert shards.by_split(f"{tmp_path}/{{a,[a],a}}.tar", ".tar") == {"all": [str(path)]}
 
 
-def test_missing_files(tmp_path):
+def test_missing_files_are_named(tmp_path):
     write(tmp_path / "train-00000-of-00002.tar", range(3))
     for location, message in (
         (f"{tmp_path}/a{{0..3}}.tar", "a0.tar"),

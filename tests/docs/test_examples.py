@@ -15,28 +15,13 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests.docs import snippets
+from tests.docs import public_names, snippets
 
 ROOT = pathlib.Path(__file__).parents[2]
-ROOMS = (
-    *("keras_vit", "keras_vit.layers", "keras_vit.models", "keras_vit.checkpoints", "keras_vit.zoo"),
-    *("keras_vit.data", "keras_vit.data.mix", "keras_vit.data.preprocess", "keras_vit.optim", "keras_vit.recipe"),
-    *("keras_vit.runs", "keras_vit.inference", "keras_vit.evaluators", "keras_vit.inspection"),
-    *("keras_vit.inspection.plots", "keras_vit.exporting"),
-)
-OFFERED = {"keras_vit.recipe": "keras_vit.tasks"}  # a room whose public names another room offers
+OFFERED = {"keras_vit.recipe": "keras_vit.tasks"}  # a package with the public names of another package
 # Each example calls `predict` of another model in the same process.
 RETRACING = ".* triggered tf.function retracing"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
-
-
-def public_objects(room):
-    """Return the functions and classes of a room that users call, by name."""
-    module = importlib.import_module(room)
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-    names = getattr(module, "__all__", [name for name in own if not name.startswith("_")])
-    found = {name: getattr(module, name) for name in names}
-    return {name: value for name, value in found.items() if inspect.isfunction(value) or inspect.isclass(value)}
 
 
 def needs_example(value):
@@ -60,35 +45,35 @@ def workspace(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ROOMS)
-def test_examples_run(room, workspace, monkeypatch):
+@pytest.mark.parametrize("package", public_names.PACKAGES)
+def test_examples_run(package, workspace, monkeypatch):
     folder, names = workspace
     monkeypatch.chdir(folder)
-    if room.endswith("plots"):
+    if package.endswith("plots"):
         pytest.importorskip("matplotlib")
     runner = doctest.DocTestRunner(optionflags=OPTIONS)
     attempted = 0
-    for name, value in public_objects(room).items():
+    for name, value in public_names.objects_of(package).items():
         module = importlib.import_module(value.__module__)
-        shared = vars(importlib.import_module(room))
+        shared = vars(importlib.import_module(package))
         example = doctest.DocTestParser().get_doctest(
-            inspect.getdoc(value) or "", {**shared, **vars(module), **names}, name, room, 0
+            inspect.getdoc(value) or "", {**shared, **vars(module), **names}, name, package, 0
         )
-        rooms = (room, OFFERED.get(room, room))
-        if example.examples and value.__module__.startswith(rooms):  # the rest is that of another room
+        packages = (package, OFFERED.get(package, package))
+        if example.examples and value.__module__.startswith(packages):  # other packages run their own examples
             names["model"].input_normalization = None  # an example sets another one
             with snippets.warnings_are_errors(RETRACING):
                 result = runner.run(example)
             attempted += result.attempted
-            assert not result.failed, f"the example of {room}.{name}"
+            assert not result.failed, f"the example of {package}.{name}"
     assert attempted
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_public_name_has_an_example(room):
+@pytest.mark.parametrize("package", public_names.PACKAGES)
+def test_every_public_name_has_an_example(package):
     missing = [
         name
-        for name, value in public_objects(room).items()
+        for name, value in public_names.objects_of(package).items()
         if needs_example(value) and "Example:\n" not in (inspect.getdoc(value) or "")
     ]
     assert not missing, missing

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -10,7 +11,7 @@ from benchmarks import models
 from keras_vit.cli import commands, exit_codes
 from keras_vit.runs import errors
 from keras_vit.zoo.variants import constructor_name
-from tests import programs
+from tests import forked, programs
 from tests.docs import pages
 from tests.models.test_counts import COUNTS
 
@@ -60,3 +61,16 @@ def test_every_extra_is_listed(metadata):
     (table,) = re.findall(r"^\| extra \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
     listed = [name for row in table.splitlines() for name in re.findall(r"`([\w-]+)`", row.split("|")[1])]
     assert sorted(listed) == sorted(metadata["extras_require"])
+
+
+@pytest.mark.slow
+def test_tables_of_fields_and_flags(tmp_path):
+    """A program writes them, from the dataclasses of recipes and from the flags that the commands define."""
+    folder = pages.ROOT / "docs" / "reference"
+    names = ("recipe_fields.md", "commands.md")
+    for name in names:
+        shutil.copy(folder / name, tmp_path)
+    exit_code, output = forked.run("docs.tables", tmp_path)
+    assert exit_code == 0, output
+    for name in names:
+        assert (tmp_path / name).read_text(encoding="utf-8") == read(f"reference/{name}"), "python -m docs.tables"

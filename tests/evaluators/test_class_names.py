@@ -41,7 +41,7 @@ def measured(names, known=KNOWN, truth=None, evaluator="classification", card=No
         (("Plum", "KIWI"), ("plum", "kiwi"), [0, 2, 3]),
     ],
 )
-def test_names_decide(names, truth, examples, caplog):
+def test_classes_are_matched_by_name(names, truth, examples, caplog):
     result = measured(names, truth=truth)
     assert result.metrics["accuracy"] == 1.0 and result.metrics["examples"] == sum(examples)
     assert result.details["class_examples"].tolist() == examples
@@ -52,7 +52,7 @@ def test_names_decide(names, truth, examples, caplog):
     assert results_table.to_json([result])
 
 
-def test_names_in_another_unicode_form():
+def test_class_names_in_another_unicode_form_match():
     known = ("mzzz", "mûre", "noix")
     names = [unicodedata.normalize("NFD", name) for name in ("noix", "mûre")]
     result = measured(names, known, truth=("noix", "mûre"))
@@ -70,7 +70,7 @@ def test_names_in_another_unicode_form():
         (("e\u0301", "x"), ("É",), [0, -1]),
     ],
 )
-def test_class_numbers(names, known, found):
+def test_class_numbers_are_found_by_name(names, known, found):
     assert checks.class_numbers(names, known).tolist() == found
 
 
@@ -78,12 +78,12 @@ def test_class_numbers(names, known, found):
     ("names", "known"),
     [(("APPLE",), ("Apple", "apple")), (("apple", "Apple"), ("apple",)), (("crane",), ("crane",) * 2)],
 )
-def test_names_that_may_be_of_two_classes_are_refused(names, known):
+def test_ambiguous_class_names_are_refused(names, known):
     with pytest.raises(ValueError, match="must differ in more than their case.*Rename"):
         checks.class_numbers(names, known)
 
 
-def test_a_subset_by_names():
+def test_subset_classes_are_matched_by_name():
     """The best score is of a class outside of the subset."""
     scores = np.array([[1.0, 9.0, 0.0], [0.0, 9.0, 1.0], [0.0, 9.0, 1.0]])
     for names, labels in (
@@ -97,7 +97,7 @@ def test_a_subset_by_names():
         assert result.metrics["accuracy"] == 1.0 and result.metrics["examples"] == (2 if "fig" in names else 3)
 
 
-def test_several_labels_in_another_order():
+def test_multi_label_classes_in_another_order_are_matched_by_name():
     names, labels = ("kiwi", "plum", "apple"), np.array([[0, 1, 1], [1, 0, 0]])
     scores = np.array([[3.0, -3.0, 2.0], [-2.0, 1.0, -1.0]])  # of apple, kiwi, plum
     data = evaluators.EvaluationData(list(batches_of(scores, labels)), 3, "classes", class_names=names)
@@ -109,7 +109,7 @@ def test_several_labels_in_another_order():
     assert first.details["class_examples"].tolist() == [1, 1, 1]
 
 
-def test_a_model_with_other_names_knows_those_of_its_training():
+def test_model_with_renamed_classes_matches_the_names_of_its_training_data():
     """`--class_names` gave the model names to print, and its own data were refused or compared by number."""
     printed = ("Granny Smith", "Chinese gooseberry", "Reine Claude")
     result = measured(("plum", "kiwi"), printed, truth=printed[:0:-1], card={"data": {"class_names": list(KNOWN)}})
@@ -117,7 +117,7 @@ def test_a_model_with_other_names_knows_those_of_its_training():
 
 
 @pytest.mark.parametrize("subset", [False, True])
-def test_folders_of_imagenet_have_the_identifiers_of_wordnet(subset):
+def test_wordnet_identifiers_of_imagenet_folders_match_class_names(subset):
     identifiers, labels = zip(*imagenet_classes(1000), strict=True)
     numbers = [6, 11, 13, 988]  # also of ImageNet-A
     evaluator = "subset(classes='imagenet_a', source='x')" if subset else "classification"
@@ -126,14 +126,14 @@ def test_folders_of_imagenet_have_the_identifiers_of_wordnet(subset):
 
 
 @pytest.mark.parametrize("known", [("0", "1", "2"), ("LABEL_0", "LABEL_1", "LABEL_2")])
-def test_numbers_are_not_names(known, caplog):
+def test_numeric_class_names_are_compared_by_number(known, caplog):
     result = measured(("x", "y", "z"), known, truth=known)
     assert result.metrics["accuracy"] == 1.0 and "compared by their numbers" in caplog.text
     with pytest.raises(ValueError, match="must have the model's 3 classes, not 2"):
         measured(("v", "w"), known, truth=known[:2])
 
 
-def test_other_numbers_may_be_names():
+def test_numbers_that_differ_from_the_indices_are_class_names():
     """Data without names have the names 0, 1 and 2. The classes 1, 2 and 3 of a model may be the same or others."""
     with pytest.raises(ValueError, match="must have class names: 1, 2, 3. Received: 0, 1, 2"):
         measured(("0", "1", "2"), ("1", "2", "3"))
@@ -141,7 +141,7 @@ def test_other_numbers_may_be_names():
     assert measured(("0", "1", "2", "3"), ("0", "1", "2")).metrics["examples"] == 7
 
 
-def test_a_classifier_without_names_takes_numbers():
+def test_classes_of_a_model_without_class_names_are_compared_by_number():
     assert predictor().class_names == ()
     data = evaluators.EvaluationData(list(batches_of(np.eye(3), np.arange(3))), 3, class_names=("x", "y", "z"))
     assert evaluators.Suite(["classification"]).run(context(lambda *_: data))[0].metrics["accuracy"] == 1.0

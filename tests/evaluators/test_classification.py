@@ -15,7 +15,7 @@ def measure(scores, labels, mask=None, **options):
     return metrics.result()
 
 
-def test_three_examples_by_hand():
+def test_metrics_of_three_examples_computed_by_hand():
     # Softmax of (log 1, log 2, log 1) is (1/4, 1/2, 1/4).
     scores = np.log([[1.0, 2.0, 1.0], [1.0, 2.0, 1.0], [6.0, 1.0, 1.0]])
     result = measure(scores, [1, 0, 0])
@@ -29,20 +29,20 @@ def test_three_examples_by_hand():
     assert result["ece"] == pytest.approx((abs(1 - 1.0) + abs(1 - 0.75)) / 3)
 
 
-def test_top5_counts_the_five_best():
+def test_top5_accuracy_counts_the_five_best():
     scores = np.tile(np.arange(10.0), (10, 1))  # class 9 is the best, class 5 the fifth
     result = measure(scores, np.arange(10))
     assert result["top5"] == 0.5
     assert result["accuracy"] == 0.1
 
 
-def test_ties_go_to_the_lowest_class():
+def test_ties_are_resolved_to_the_lowest_class():
     result = measure(np.zeros((7, 7)), np.arange(7))
     assert result["accuracy"] == pytest.approx(1 / 7)
     assert result["top5"] == pytest.approx(5 / 7)
 
 
-def test_masked_rows_count_nowhere():
+def test_padding_rows_are_not_counted():
     rng = np.random.default_rng(0)
     scores, labels = rng.normal(size=(20, 6)), rng.integers(0, 6, 20)
     padded_scores = np.concatenate([scores, np.full((12, 6), np.nan)])
@@ -69,7 +69,7 @@ def test_batches_of_any_size_give_the_same_result():
 
 
 @pytest.mark.parametrize("output", ["softmax", "sigmoid"])
-def test_probabilities_measure_like_the_logits_they_came_from(output):
+def test_probabilities_and_their_logits_give_equal_metrics(output):
     rng = np.random.default_rng(2)
     logits, labels = rng.normal(scale=3, size=(40, 5)), rng.integers(0, 5, 40)
     if output == "softmax":
@@ -120,7 +120,7 @@ def test_calibration_error_of_a_perfectly_calibrated_model_is_zero():
     assert measure(probabilities, 1 - labels, scores_are="probabilities")["ece"] == pytest.approx(0.6)
 
 
-def test_equal_scores_have_one_rank_as_in_scikit_learn():
+def test_equal_scores_share_a_rank_as_in_scikit_learn():
     """A model that answers the same for every image has the precision of chance, in any order of the images."""
     scores, targets = np.zeros((4, 1)), np.array([[True], [False], [False], [False]])
     assert metrics.mean_average_precision(scores, targets) == metrics.mean_average_precision(scores, targets[::-1])
@@ -136,7 +136,7 @@ def test_the_result_with_several_classes_has_no_top_1_accuracy():
     assert found.details["remark"] is None
 
 
-def test_multi_label():
+def test_multi_label_metrics_computed_by_hand():
     scores = np.array([[2.0, -1.0, 1.0], [-3.0, 1.0, 2.0], [0.5, -2.0, -1.0]])
     labels = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])
     result = measure(scores, labels, output="sigmoid")
@@ -179,7 +179,7 @@ def test_wrong_options_are_refused():
         evaluators.evaluate(lambda x: x, [{"image": np.zeros((1, 3)), "label": [0]}], 4)
 
 
-def test_bins_of_the_calibration_error_contain_their_right_edge(monkeypatch):
+def test_calibration_bins_include_their_right_edge(monkeypatch):
     """arXiv:1706.04599, section 2: the bins are ((m - 1) / M, m / M]. Here both confidences lie in (0.5, 0.75]."""
     probabilities = np.array([[0.75, 0.25], [0.375, 0.625]])
     monkeypatch.setattr(evaluators.classification, "CALIBRATION_BINS", 4)
@@ -189,7 +189,7 @@ def test_bins_of_the_calibration_error_contain_their_right_edge(monkeypatch):
 
 
 @pytest.mark.parametrize(("correct", "examples"), [(0, 7), (5, 9), (206, 400), (9, 9)])
-def test_the_interval_is_that_of_wilson(correct, examples):
+def test_confidence_interval_is_the_wilson_interval(correct, examples):
     wanted = stats.binomtest(correct, examples).proportion_ci(method="wilson")
     assert confidence.wilson_interval(correct, examples) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
 
@@ -200,7 +200,7 @@ def measured(true, predicted, classes):
     return metrics.result()
 
 
-def test_averages_over_classes_are_those_of_scikit_learn():
+def test_averages_over_classes_match_scikit_learn():
     sklearn = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)
     true = rng.choice(4, 200, p=[0.7, 0.2, 0.1, 0.0])  # the last class has no image, but is predicted
@@ -211,7 +211,7 @@ def test_averages_over_classes_are_those_of_scikit_learn():
     assert found["macro_f1"] == pytest.approx(wanted)
 
 
-def test_one_class_for_all_images_is_not_better_than_itself():
+def test_predicting_the_largest_class_is_not_better_than_chance():
     """Nine of ten images in a class: 90% without having learned anything."""
     found = measured([0] * 90 + [1] * 10, [0] * 100, 2)
     assert (found["accuracy"], found["largest_class"], found["chance"]) == (0.9, 0.9, 0.5)
@@ -222,7 +222,7 @@ def test_one_class_for_all_images_is_not_better_than_itself():
 @pytest.mark.parametrize(
     ("correct", "word"), [(0, "Not better"), (200, "Not better"), (216, "Not significantly"), (217, None)]
 )
-def test_the_remark_follows_the_exact_binomial_test(correct, word):
+def test_remark_on_significance_follows_the_exact_binomial_test(correct, word):
     """400 images, half of them in the largest class: 217 is the first number with a probability of at most 5%."""
     p = stats.binomtest(correct, 400, 0.5, alternative="greater").pvalue
     assert (p > 0.05) == (word is not None)
@@ -231,7 +231,7 @@ def test_the_remark_follows_the_exact_binomial_test(correct, word):
     assert (remark is None) if word is None else (remark.startswith(word) and f"p = {p:.2g}" in remark)
 
 
-def test_several_classes_per_image():
+def test_multi_label_chance_is_computed():
     metrics = ClassificationMetrics(3, output="sigmoid")
     metrics.update(np.eye(3)[[0, 0, 0, 1]], np.array([[1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 0, 1]]))
     found = metrics.result()
@@ -239,7 +239,7 @@ def test_several_classes_per_image():
     assert found["largest_class"] == 0.75 and found["balanced_accuracy"] is None
 
 
-def test_the_report_of_a_run_has_them():
+def test_report_of_a_run_has_confidence_interval_and_chance():
     lines = confidence.lines(np.array([[90, 0], [10, 0]]))
     assert lines[0] == "95% confidence interval 82.56% to 94.48%"  # Wilson's, of 90 of 100
     assert lines[1] == "chance 50.00%, largest class 90.00%, balanced accuracy 50.00%, macro F1 47.37%"

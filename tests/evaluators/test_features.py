@@ -39,7 +39,7 @@ def test_ridge_solves_the_normal_equations(count):
         np.testing.assert_allclose(found, expected, atol=1e-8)  # float64, condition about 1e6
 
 
-def test_shots_are_those_of_each_class_and_depend_on_the_seed():
+def test_shots_are_drawn_per_class_and_depend_on_the_seed():
     labels = np.repeat([0, 1, 2], [3, 10, 10])
     chosen = fewshot.draw(labels, 5, 3, seed=0)
     np.testing.assert_array_equal(labels[chosen], [0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2])
@@ -70,7 +70,7 @@ def test_fewshot_reports_mean_and_spread_and_grows_with_the_shots():
 
 @pytest.mark.parametrize("evaluator", [knn.Knn(neighbors=1), fewshot.FewShot(shots=1), linear_probe.LinearProbe()])
 @pytest.mark.parametrize("broken", ["training set", "test set"])
-def test_features_that_are_not_finite(evaluator, broken):
+def test_features_that_are_not_finite_are_refused(evaluator, broken):
     train, test = blobs(20), blobs(20)
     (train if broken == "training set" else test)[0][[3, 7], 0] = np.nan, np.inf
     with pytest.raises(ValueError, match=f"{broken} are not finite for 2 of 20"):
@@ -95,7 +95,7 @@ def test_knn_votes_are_weighted_by_temperature():
     assert knn.Knn(neighbors=(3,), temperature=1.01 * limit).evaluate(train, test, 2) == {"k3": 0.0}
 
 
-def test_knn_with_many_examples_is_that_of_the_plain_definition():
+def test_knn_with_many_examples_matches_the_definition():
     train, test = blobs(300, spread=0.8), blobs(1_100, spread=0.8, seed=1)  # more than one block of rows
     result = knn.Knn(neighbors=(1, 20, 500)).evaluate(train, test, 4)
     assert set(result) == {"k1", "k20"}  # there are no 500 neighbors
@@ -112,13 +112,13 @@ def test_knn_with_many_examples_is_that_of_the_plain_definition():
     assert result["k20"] == right / len(test[1])
 
 
-def test_the_first_of_equally_near_neighbors_count():
+def test_first_of_equally_near_neighbors_are_counted():
     same = np.ones((50, 2)), np.repeat([1, 0], [1, 49])  # only the first is of class 1
     found = knn.Knn(neighbors=(1, 3)).evaluate(same, (np.ones((1, 2)), np.array([1])), 2)
     assert found == {"k1": 1.0, "k3": 0.0}
 
 
-def test_nearest_neighbors_in_blocks_are_those_of_all_cosines(monkeypatch):
+def test_blockwise_nearest_neighbors_match_all_cosines(monkeypatch):
     (queries, _), (keys, _) = blobs(30), blobs(50, seed=1)
     cosines = (queries / np.linalg.norm(queries, axis=1)[:, None]) @ (keys / np.linalg.norm(keys, axis=1)[:, None]).T
     monkeypatch.setattr(knn, "_BLOCK", 7 * 50)  # blocks of seven queries
@@ -148,7 +148,7 @@ def test_linear_probe_chooses_its_regularization_on_held_out_examples(solver, mo
     assert fixed["l2"] == 1.0 and "validation_accuracy" not in fixed
 
 
-def test_linear_probe_takes_a_validation_set_that_decides():
+def test_linear_probe_chooses_its_regularization_on_a_given_validation_set():
     train, test = blobs(60), blobs(60, seed=1)
     # Labels of the validation set that only a classifier of zero weights gets right: the strongest one wins.
     constant = np.full(20, np.bincount(train[1]).argmax())
@@ -159,7 +159,7 @@ def test_linear_probe_takes_a_validation_set_that_decides():
     assert result["validation_accuracy"] == 1.0
 
 
-def test_collect_drops_padding_and_checks_shapes():
+def test_collecting_features_drops_padding_and_checks_shapes():
     batches = [
         {"image": np.ones((2, 3)), "label": np.array([1, 2])},
         {"image": 2 * np.ones((2, 3)), "label": np.array([3, 0]), "valid": np.array([1.0, 0.0])},
@@ -202,7 +202,7 @@ def test_linear_probe_is_fitted_on_training_and_validation_examples(solver):
     assert result["validation_accuracy"] == pytest.approx(2 / 3)  # chosen before the third class was seen
 
 
-def test_linear_probe_is_fitted_on_the_examples_that_were_held_out():
+def test_linear_probe_is_refitted_with_the_held_out_examples():
     """A class has one example, which is held out in two of twenty places."""
     labels = np.arange(20) % 2
     features = np.stack([3.0 * labels, np.zeros(20)], axis=1) + 0.1 * np.random.default_rng(0).normal(size=(20, 2))
@@ -214,7 +214,7 @@ def test_linear_probe_is_fitted_on_the_examples_that_were_held_out():
 
 
 @pytest.mark.parametrize("solver", linear_probe.SOLVERS)
-def test_examples_that_are_held_out_are_of_all_classes(solver):
+def test_held_out_examples_cover_all_classes(solver):
     """The data of folders are sorted by class: their first and last tenth may be one class."""
     centers = 4.0 * np.eye(4)
     labels = np.repeat([0, 1, 2, 3], [20, 80, 80, 20])
@@ -235,7 +235,7 @@ def test_one_of_four_examples_is_held_out():
     assert result["l2"] == 1e-2  # the stronger regularization of two with the same accuracy
 
 
-def test_linear_probe_chooses_the_best_of_its_strengths():
+def test_linear_probe_chooses_the_best_regularization_strength():
     """On features that separate badly, by the accuracies of each strength alone."""
     train, validation, test = (blobs(80, spread=1.5, width=12, seed=seed) for seed in range(3))
     strengths = (1e-4, 1.0, 10.0)

@@ -37,7 +37,7 @@ def test_losses_have_the_exact_gradient(name, is_dense):
 
 
 @pytest.mark.parametrize("l2", [1.0, 0.01])
-def test_the_solution_is_that_of_scikit_learn(l2):
+def test_solution_matches_scikit_learn(l2):
     sklearn = pytest.importorskip("sklearn.linear_model")
     expected = sklearn.LogisticRegression(C=1 / (l2 * 80), tol=1e-10, max_iter=10_000)
     expected = expected.fit(standardized(FEATURES), LABELS).decision_function(standardized(FEATURES))
@@ -59,7 +59,7 @@ def test_the_squared_loss_is_ridge_regression():
     np.testing.assert_allclose(FEATURES @ kernel + bias, x @ weights + targets.mean(axis=0), atol=1e-3)
 
 
-def test_views_count_like_examples_and_few_examples_like_many_axes():
+def test_repeated_views_and_few_examples_give_the_same_fit():
     """Fewer examples than features; the second view repeats the first one."""
     features = RNG.normal(size=(5, 20))
     once, twice = (
@@ -72,7 +72,7 @@ def test_views_count_like_examples_and_few_examples_like_many_axes():
     )
 
 
-def test_each_class_is_spread_over_the_folds():
+def test_classes_are_stratified_over_the_folds():
     labels = np.array([0] * 10 + [1] * 5 + [2] * 2 + [3])
     folds = stratified_folds(18, labels)
     np.testing.assert_array_equal([np.bincount(folds[labels == c], minlength=5) for c in (0, 1)], [[2] * 5, [1] * 5])
@@ -80,7 +80,7 @@ def test_each_class_is_spread_over_the_folds():
     np.testing.assert_array_equal(np.sort(stratified_folds(7)), [0, 0, 1, 1, 2, 3, 4])
 
 
-def test_the_strength_has_the_smallest_loss_on_held_out_examples():
+def test_regularization_strength_minimizes_the_held_out_loss():
     fit, folds = LinearFit(FEATURES[None], np.eye(3)[LABELS], linear_fit.softmax_loss), stratified_folds(80, LABELS)
     best, loss = fit.choose(folds)
 
@@ -94,7 +94,7 @@ def test_the_strength_has_the_smallest_loss_on_held_out_examples():
     assert alone.choose(stratified_folds(3, np.arange(3))) == (linear_fit.DEFAULT_STRENGTH, None)
 
 
-def test_patches_are_held_out_until_there_are_enough(monkeypatch):
+def test_enough_patches_are_held_out(monkeypatch):
     monkeypatch.setattr(linear_fit, "HELD_OUT", 40)
     loss = linear_fit.on_grid(linear_fit.softmax_loss, np.eye(4), np.eye(4))
     features = RNG.normal(size=(1, 10, 4, 4, 2))
@@ -110,7 +110,7 @@ def test_patches_are_held_out_until_there_are_enough(monkeypatch):
     assert fitted == [0.1, 0.1, 0.01, 0.01]  # each fold has 32 patches of 2 images
 
 
-def test_a_comparison_of_fits_needs_little_precision():
+def test_rough_fit_has_nearly_the_loss_of_the_exact_fit():
     fit = LinearFit(FEATURES[None] * 1e4, np.eye(3)[LABELS], linear_fit.softmax_loss)
     exact, rough = fit.solve(0.01), fit.solve(0.01, decrease=1e-6)
     assert fit.loss_of(rough, slice(None)) == pytest.approx(fit.loss_of(exact, slice(None)), rel=1e-2)

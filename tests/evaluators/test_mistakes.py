@@ -79,7 +79,7 @@ def test_files_that_are_not_labels_of_real_are_rejected(content, tmp_path):
         evaluators.Suite([f"real(source='x', labels={str(tmp_path / 'real.json')!r})"])
 
 
-def test_one_number_will_do():
+def test_scalars_are_accepted_in_place_of_tuples():
     suite = evaluators.Suite(["knn(neighbors=5)", "fewshot(shots=2, seeds=1)", "vtab(tasks='svhn')"])
     assert suite.evaluators["knn"].neighbors == (5,)
     assert suite.evaluators["fewshot"].shots == (2,)
@@ -90,7 +90,7 @@ def test_one_number_will_do():
     assert set(evaluators.knn.Knn(neighbors=5).evaluate(train, test, 3)) == {"k5"}
 
 
-def test_missing_data_are_found():
+def test_missing_data_of_an_evaluator_are_named():
     suite = evaluators.Suite(["classification", "knn(source='missing:pets', name='pets')"])
     with pytest.raises(ValueError, match="The evaluator 'pets' cannot run: missing:pets is not here"):
         suite.check(context(Data()))
@@ -105,25 +105,25 @@ def test_missing_data_are_found():
         (("0", "1"), "must have the model's 3 classes, not 2: ape, bee, cat. Received: 0, 1"),
     ],
 )
-def test_scores_are_of_the_models_own_classes(evaluator, class_names, message):
+def test_data_with_other_classes_than_the_model_are_refused(evaluator, class_names, message):
     suite = evaluators.Suite([evaluator])
     with pytest.raises(ValueError, match=message):
         suite.check(context(Named(*class_names), class_names=KNOWN))
     suite.check(context(Named(*KNOWN), class_names=KNOWN))
 
 
-def test_classes_without_names_are_counted():
+def test_numbers_of_unnamed_classes_are_compared():
     evaluators.Suite(["classification"]).check(context(Data(3), class_names=KNOWN))
     with pytest.raises(ValueError, match="must have the model's 3 classes"):
         evaluators.Suite(["classification"]).check(context(Data(4), class_names=KNOWN))
 
 
-def test_features_are_of_any_classes():
+def test_feature_evaluators_accept_any_classes():
     suite = evaluators.Suite(["knn", "fewshot", "linear_probe"])
     suite.check(context(Named("dog", "cat"), class_names=KNOWN))
 
 
-def test_other_names_are_told(caplog):
+def test_differing_numeric_class_names_are_logged(caplog):
     evaluators.Suite(["classification"]).check(context(Named("1", "2", "3"), class_names=KNOWN))
     assert (
         "other names than the model's and are compared by their numbers: ape, bee, cat. Received: 1, 2, 3"
@@ -131,7 +131,7 @@ def test_other_names_are_told(caplog):
     )
 
 
-def test_several_labels_per_image_are_of_all_classes():
+def test_multi_label_data_must_have_all_classes():
     suite = evaluators.Suite(["classification"])
     for names in (("ape", "bee"), ("ape", "bee", "dog")):
         with pytest.raises(
@@ -140,7 +140,7 @@ def test_several_labels_per_image_are_of_all_classes():
             suite.check(context(Named(*names, label_kind="classes"), class_names=KNOWN, output="sigmoid"))
 
 
-def test_subsets_are_of_the_models_classes():
+def test_subset_of_unknown_classes_is_refused():
     suite = evaluators.Suite(["subset(classes=(0, 2), source='x')"])
     for names in (("ape", "cat"), ("cat", "ape"), ("Cat", "dog")):
         suite.check(context(Named(*names), class_names=KNOWN))
@@ -158,13 +158,13 @@ def test_subsets_are_of_the_models_classes():
         ("knn(pp='resize(5)')", Named(*KNOWN, image_shape=(5,)), r"shape \(3,\). Received: .* \(5,\) after 'resize"),
     ],
 )
-def test_data_that_do_not_fit_are_found(evaluator, data, message):
+def test_data_of_another_label_kind_or_image_size_are_refused(evaluator, data, message):
     suite = evaluators.Suite([evaluator])
     with pytest.raises(ValueError, match=message):
         suite.check(context(data, class_names=KNOWN, image_shape=(3,)))
 
 
-def test_the_splits_of_features_have_the_same_classes():
+def test_feature_splits_of_different_classes_are_refused():
     def open_split(source, split, pp):
         return Data(3 if split == "train" else 2)(source, split, pp)
 
@@ -183,7 +183,7 @@ def test_the_splits_of_features_have_the_same_classes():
     [((4, 8, 3), True), ((4, None, 3), True), ((None, None, 3), True), ((8, 4, 3), False), ((4, 8), False)],
 )
 @pytest.mark.parametrize("expected", [(4, 8, 3), (4, None, 3)])
-def test_images_have_the_height_and_width_of_the_model(shape, fits, expected):
+def test_images_of_another_size_are_refused(shape, fits, expected):
     """A side that is not known until an image is read fits any side."""
     where = context(Named(*KNOWN, image_shape=shape), image_shape=expected)
     if fits:
@@ -196,12 +196,12 @@ def test_images_have_the_height_and_width_of_the_model(shape, fits, expected):
 @pytest.mark.parametrize(
     ("known", "shown"), [("abcde", "a, b, c, d, e. Received: u, v"), ("abcdef", "a, b, c, d, e, .... Received: u, v")]
 )
-def test_a_message_has_five_classes_at_most(known, shown):
+def test_messages_list_at_most_five_classes(known, shown):
     with pytest.raises(ValueError, match=re.escape(shown)):
         evaluators.Suite(["classification"]).check(context(Named("u", "v"), class_names=tuple(known)))
 
 
-def test_labels_of_real_are_of_the_models_classes(tmp_path):
+def test_labels_of_real_beyond_the_classes_are_refused(tmp_path):
     path = tmp_path / "real.json"
     path.write_text(json.dumps([[0], [3]]))
     suite = evaluators.Suite([f"real(source='x', split='test', labels={str(path)!r})"])

@@ -10,7 +10,7 @@ from keras_vit.evaluators import class_subset, classification, fewshot, knn, lin
 from train.configs import common
 
 
-def test_constants():
+def test_constants_match_the_published_code():
     # big_vision, evaluators/fewshot_lsr.py and configs/common_fewshot.py.
     assert (fewshot.FewShot.l2, fewshot.FewShot.shots, fewshot.BIAS) == (1024.0, (1, 5, 10, 25), 100.0)
     assert fewshot.FewShot().seeds == 3
@@ -24,14 +24,14 @@ def test_constants():
     assert linear_probe.L2["ridge"] == (0.0625, 1.0, 16.0, 256.0, 4096.0, 65536.0, 1048576.0)
 
 
-def test_defaults_of_evaluators_by_name():
+def test_evaluators_by_name_have_the_published_defaults():
     suite = evaluators.Suite(["linear_probe", "real(source='x')", "subset(classes=[0], source='x')"])
     made = suite.evaluators
     assert made["linear_probe"] == linear_probe.LinearProbe(solver="lbfgs", l2=linear_probe.L2["lbfgs"])
     assert (made["real"].split, made["subset"].split) == ("validation", "test")  # as TensorFlow Datasets call them
 
 
-def test_imagenet_data():
+def test_imagenet_evaluators_match_big_vision():
     """The evaluations of big_vision's configs/vit_i1k.py, with the names of TensorFlow Datasets."""
     assert common.IMAGENET_EVALUATORS == (
         "classification(name='train', split='train[:2%]')",
@@ -48,7 +48,7 @@ CLASSES_SHA256 = {
 }
 
 
-def test_classes_of_subsets():
+def test_classes_of_subsets_match_the_published_lists():
     found = {
         name: hashlib.sha256(",".join(map(str, classes)).encode()).hexdigest()
         for name, classes in class_subset.SUBSETS.items()
@@ -57,7 +57,7 @@ def test_classes_of_subsets():
 
 
 @pytest.mark.parametrize("name", ["imagenet_v2", "imagenet_a", "imagenet_r", "imagenet2012_real", "uc_merced"])
-def test_data_sets_exist(name):
+def test_data_sets_exist_in_tensorflow_datasets(name):
     tfds = pytest.importorskip("tensorflow_datasets")
     pytest.importorskip("importlib_resources")  # TensorFlow Datasets 4.9 needs it and does not always install it
     assert tfds.builder_cls(name).name == name
@@ -95,7 +95,7 @@ TASKS = {
 }
 
 
-def test_vtab_tasks():
+def test_vtab_tasks_match_the_published_code():
     found = {
         name: (task.dataset, task.split, task.test, None if callable(task.label) else task.label, task.num_classes)
         for name, task in vtab.TASKS.items()
@@ -104,7 +104,7 @@ def test_vtab_tasks():
     assert (evaluators.vtab.TRAIN, evaluators.vtab.VALIDATION, evaluators.vtab.TEST) == ("train800", "val200", "test")
 
 
-def test_vtab_groups():
+def test_vtab_groups_match_the_paper():
     """Zhai et al. 2019, table 1."""
     assert evaluators.vtab.GROUPS == {
         "natural": ("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),

@@ -20,7 +20,7 @@ def measured(*arguments, **changes):
     return suite.run(where)[0]
 
 
-def test_by_hand():
+def test_metrics_computed_by_hand():
     result = measured([[1.0], [2.0], [6.0]], [[1.0], [4.0], [4.0]])
     assert result.metrics["mae"] == pytest.approx(4 / 3)
     assert result.metrics["rmse"] == pytest.approx(np.sqrt(8 / 3))
@@ -30,7 +30,7 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_equals_scikit_learn(k):
+def test_metrics_match_scikit_learn(k):
     sklearn = pytest.importorskip("sklearn.metrics")
     true, predicted = TRUE[:, :k], PREDICTED[:, :k]
     result = measured(predicted, true, NAMES[:k])
@@ -45,7 +45,7 @@ def test_equals_scikit_learn(k):
         np.testing.assert_allclose(result.details["per_value"][name], expected, rtol=1e-9)
 
 
-def test_values_that_do_not_vary_are_as_in_scikit_learn():
+def test_r2_of_constant_values_matches_scikit_learn():
     sklearn = pytest.importorskip("sklearn.metrics")
     true = np.full((4, 2), 3.0)
     predicted = true + [[0.0, 1.0]]
@@ -54,7 +54,7 @@ def test_values_that_do_not_vary_are_as_in_scikit_learn():
     assert np.isnan(metrics.regression_errors(true[:1], predicted[:1])["r2"]).all()  # of one image
 
 
-def test_values_with_different_units_count_alike_in_standard_deviations():
+def test_error_in_standard_deviations_averages_values_of_different_units():
     """A model that errs by one year is better than a model that errs by 12 years and a bit less in the income."""
     true, known = np.array([[30.0, 40_000.0]]), {"names": ["age", "income"], "deviation": [12.0, 20_000.0]}
     better, worse = (
@@ -84,7 +84,7 @@ def test_predictions_that_are_not_finite_are_counted():
     assert '"mae": null' in evaluators.results_table.to_json([result])
 
 
-def test_names_decide_which_value_is_meant():
+def test_values_are_matched_by_name():
     order = [2, 0, 1]
     shuffled = measured(PREDICTED, TRUE[:, order], tuple(NAMES[column] for column in order), known=NAMES)
     expected = measured(PREDICTED, TRUE, NAMES)

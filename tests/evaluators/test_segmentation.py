@@ -75,7 +75,7 @@ def test_every_pixel_counts_once():
     assert result.text("miou").endswith("%")
 
 
-def test_a_class_that_is_nowhere_does_not_count(caplog):
+def test_absent_class_is_excluded_from_the_mean(caplog):
     few = measure(masks=np.zeros_like(MASKS), function=lambda images: (None, logits(images)[1] * [1, 0, 0] + [1, 0, 0]))
     assert few.metrics["miou"] == few.metrics["pixel_accuracy"] == few.metrics["mean_accuracy"] == 1
     np.testing.assert_array_equal(few.details["per_class"]["iou"], [1, np.nan, np.nan])
@@ -83,7 +83,7 @@ def test_a_class_that_is_nowhere_does_not_count(caplog):
 
 
 @pytest.mark.slow
-def test_classes_are_found_by_their_names():
+def test_classes_are_matched_by_name():
     result = measure(names=("sky", "cloud", "ground"))  # a class that the model does not have is left out
     true = np.array([2, 255, 0])[np.minimum(MASKS, 2)]
     true[MASKS == 255] = 255
@@ -100,7 +100,7 @@ def test_classes_are_found_by_their_names():
         ("segmentation(ignore=0)", 0, {"recipe": {"task": "segmentation(ignore=1)"}}),
     ],
 )
-def test_ignored_class(text, ignored, card):
+def test_ignored_class_is_excluded(text, ignored, card):
     expected = confusion(np.where(ignored == MASKS, 255, MASKS), PREDICTED)
     result = measure(text, **card)
     np.testing.assert_array_equal(result.details["confusion"], expected)
@@ -110,7 +110,7 @@ def test_ignored_class(text, ignored, card):
     assert np.isnan(result.details["per_class"]["iou"][ignored])
 
 
-def test_masks_of_artifacts():
+def test_masks_predicted_by_artifacts_are_evaluated():
     def masks(images):
         return None, np.argmax(images, axis=-1)
 
@@ -135,12 +135,12 @@ def test_values_that_are_not_finite_are_reported():
     assert found["non_finite"] == 5 and np.isnan([found["miou"], found["pixel_accuracy"]]).all()
 
 
-def test_numbers_beyond_the_classes_do_not_count():
+def test_class_numbers_out_of_range_are_not_counted():
     assert count(np.array([-1, 0, 2, 3, 255]), np.zeros(5, int), 3).tolist() == [[1, 0, 0], [0, 0, 0], [1, 0, 0]]
 
 
 @pytest.mark.slow
-def test_nothing_counts():
+def test_masks_with_only_ignored_pixels_are_refused():
     with pytest.raises(ValueError, match="no pixel"):
         measure(masks=np.full_like(MASKS, 255))
 
@@ -162,7 +162,7 @@ def slide_inference(function, image, crop, stride):
 
 
 @pytest.mark.parametrize(("shape", "stride"), [((20, 31), 5), ((8, 12), 3), ((9, 50), 8), ((16, 24), 8)])
-def test_windows_are_those_of_mmsegmentation(shape, stride):
+def test_windows_match_mmsegmentation(shape, stride):
     image = RNG.normal(size=(*shape, 3)).astype(np.float32)
     function = lambda windows: logits(windows)[1] ** 2  # noqa: E731
     expected = slide_inference(function, image, (8, 12), stride)
@@ -171,7 +171,7 @@ def test_windows_are_those_of_mmsegmentation(shape, stride):
     assert places[0] == 0 and places[-1] == shape[1] - 12
 
 
-def test_images_that_are_smaller_than_a_window():
+def test_images_smaller_than_a_window_are_padded():
     image = RNG.normal(size=(5, 12, 3)).astype(np.float32)
     padded = np.pad(image, [(0, 3), (0, 0), (0, 0)])
     same = slide(lambda windows: windows, image, (8, 8), 4)
@@ -181,7 +181,7 @@ def test_images_that_are_smaller_than_a_window():
 
 
 @pytest.mark.slow
-def test_windows_measure_masks_as_they_are_stored():
+def test_sliding_windows_are_scored_at_the_size_of_the_stored_mask():
     """The preprocessing of whole images enlarges, and the logits are resized to the mask."""
     result = measure("segmentation(stride=8, pp='resize(24, method=\\'nearest\\')|value_range(0, 1)')")
     large = np.repeat(np.repeat(IMAGES, 3, axis=1), 3, axis=2) / np.float32(255)

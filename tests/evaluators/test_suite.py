@@ -36,7 +36,7 @@ def test_arguments_override_the_data_of_the_context():
     assert data.asked == [("other", "test", "resize"), ("other", "train", "resize")]
 
 
-def test_features_are_kept_for_their_data_and_preprocessing():
+def test_features_are_reused_for_the_same_data_and_preprocessing():
     data = Data()
     others = ("pp='resize'", "source='other'", "split='train'")
     evaluators.Suite(["knn(neighbors=1)", *(f"knn(name={other[:2]!r}, neighbors=1, {other})" for other in others)]).run(
@@ -49,7 +49,7 @@ def test_features_are_kept_for_their_data_and_preprocessing():
     ]  # train and test of the fourth are the train of the first
 
 
-def test_intervals():
+def test_evaluators_run_at_their_intervals():
     suite = evaluators.Suite(["knn(every=10)", "fewshot", "knn(name='last', every=1000)"])
     often, seldom = (evaluators.Scheduled(suite, context(Data()), every=every) for every in (5, 0))
     assert often.intervals() == [10, 5, 1000] and seldom.intervals() == [10, 1000]
@@ -59,7 +59,7 @@ def test_intervals():
     assert seldom.due(100, last=True) == ["knn", "fewshot", "last"]
 
 
-def test_real_counts_any_right_label_and_leaves_out_images_without_one(tmp_path):
+def test_real_counts_any_true_label_and_skips_images_without_labels(tmp_path):
     scores = np.array([[9.0, 0, 0], [0, 9, 0], [0, 0, 9], [9, 0, 0], [np.nan, 0, 0]])
     sets = [[0, 2], [0], [2], [], [0]]
     batches = list(batches_of(scores, np.zeros(5, int), size=4))
@@ -98,7 +98,7 @@ def test_real_by_name_reads_the_file_and_the_names(tmp_path):
     assert suite.run(context(open_split))[0].metrics == {"accuracy": 0.5, "examples": 2}
 
 
-def test_subsets_only_choose_among_their_classes():
+def test_subset_predictions_are_restricted_to_its_classes():
     assert len(class_subset.IMAGENET_A) == len(class_subset.IMAGENET_R) == 200
     assert all(sorted(set(some)) == list(some) and some[-1] < 1000 for some in class_subset.SUBSETS.values())
 
@@ -118,7 +118,7 @@ def test_subsets_only_choose_among_their_classes():
         class_subset.restrict(lambda images: images, class_subset.check_classes((0, 3)))(scores)
 
 
-def test_vtab_means_are_of_whole_groups_only():
+def test_vtab_means_require_complete_groups():
     everything = {task: 0.5 for task in vtab.TASKS}
     assert len(vtab.TASKS) == 19 and [len(tasks) for tasks in vtab.GROUPS.values()] == [7, 4, 8]
     everything["svhn"] = 0.85
@@ -159,7 +159,7 @@ def test_vtab_lists_missing_data(caplog):
     assert silent.missing == {"pets": "FileNotFoundError"}
 
 
-def test_arguments_of_vtab_reach_the_sources_and_the_classifier(monkeypatch):
+def test_vtab_arguments_are_passed_to_the_sources_and_the_classifier(monkeypatch):
     seen = []
 
     def evaluate(self, train, test, num_classes, validation):
@@ -174,7 +174,7 @@ def test_arguments_of_vtab_reach_the_sources_and_the_classifier(monkeypatch):
     assert seen == [("ridge", 45, 20, 3, 8)]
 
 
-def test_reports():
+def test_results_are_reported_in_tables():
     fewshot, classification, vtab = (evaluators.EVALUATORS[name]() for name in ("fewshot", "classification", "vtab"))
     numbers = {"accuracy": 0.9312, "loss": 0.25, "examples": 10_000}
     results = [
@@ -210,7 +210,7 @@ def test_each_result_is_logged(caplog):
     assert caplog.messages == ["knn: k1 100.00%, k5 100.00%"]
 
 
-def test_every_number_has_a_meaning():
+def test_every_metric_has_unit_and_direction():
     suite = evaluators.Suite(["classification(name='a/b')", "fewshot", "linear_probe", "vtab", "regression"])
     assert suite.metric("a/b/accuracy") == Metric("accuracy", unit="%")
     assert suite.metric("a/b/loss") == Metric("loss", larger_is_better=False, unit="nats")
@@ -225,7 +225,7 @@ def test_every_number_has_a_meaning():
     assert result.meanings == {key: suite.metric(f"a/b/{key}") for key in result.metrics}
 
 
-def test_an_evaluator_of_ones_own(monkeypatch):
+def test_custom_evaluators_are_registered(monkeypatch):
     @dataclasses.dataclass(kw_only=True)
     class Sum(SplitEvaluator):
         name = "sum"
@@ -247,7 +247,7 @@ def test_an_evaluator_of_ones_own(monkeypatch):
     assert result.text("pixels").endswith(" gray levels")
 
 
-def test_json_has_the_details_and_no_number_that_is_none():
+def test_json_contains_details_and_null_for_nan():
     details = {"per_class": np.array([0.5, np.nan]), "confusion": np.eye(2, dtype=np.int64)}
     result = evaluators.Result({"loss": float("nan"), "ece": np.float32(np.inf)}, details=details, name="test")
     text = results_table.to_json([result])
@@ -256,7 +256,7 @@ def test_json_has_the_details_and_no_number_that_is_none():
     assert json.loads(text) == {"test": expected}
 
 
-def test_a_network_without_features_is_measured_by_its_scores():
+def test_models_without_features_are_evaluated_by_their_scores():
     without = context(Data(), features_unavailable="a file: take the run")
     suite = evaluators.Suite(["knn", "classification", "vtab"])
     suite.check(without)  # what cannot run is no mistake of the data

@@ -34,7 +34,7 @@ def images(count=4):
 
 
 @pytest.mark.slow
-def test_head_turns_features_into_scores():
+def test_scores_are_the_head_applied_to_the_features():
     state = make_state()
     features, scores = forward_of(state)(images())
     kernel, bias = (variable.numpy() for variable in state.model.get_layer("head").variables)
@@ -67,7 +67,7 @@ def test_representation_of_a_model_without_head_is_its_output():
 
 
 @pytest.mark.slow
-def test_moving_averages_are_used_where_there_are_some():
+def test_moving_averages_are_evaluated_if_available():
     state = make_state(ema_momentum=0.9)
     forward = forward_of(state)
     before = forward(images())[1]
@@ -78,7 +78,7 @@ def test_moving_averages_are_used_where_there_are_some():
     assert np.abs(forward(images())[1] - before).max() > 0.1
 
 
-def test_every_interval_stops_the_loop():
+def test_training_loop_stops_at_every_evaluation_interval():
     computed = []
 
     def features(images):
@@ -97,20 +97,20 @@ def test_every_interval_stops_the_loop():
     assert not context._features  # they take memory
 
 
-def test_the_arrays_of_an_evaluation_are_not_kept():
+def test_arrays_of_an_evaluation_are_released():
     scheduled = evaluators.Scheduled(evaluators.Suite(["classification"]), synthetic.context(synthetic.Data()), every=5)
     assert scheduled(5)[0]["classification/examples"] == scheduled.last[0].metrics["examples"] == 20
     assert scheduled.last[0].details == {}
 
 
-def test_a_number_that_is_not_finite_is_none_in_a_line():
+def test_metrics_that_are_not_finite_are_none_in_the_log():
     """NaN is not JSON."""
     context = synthetic.context(synthetic.Data(), scores=lambda images: np.full_like(images, np.nan))
     (line,) = evaluators.Scheduled(evaluators.Suite(["classification"]), context, every=5)(5)
     assert line["classification/loss"] is None and line["classification/accuracy"] == 0.0
 
 
-def test_an_evaluator_that_fails_costs_its_own_results_only():
+def test_failed_evaluator_loses_only_its_own_results():
     opened = []
 
     def open_split(source, split, pp):
@@ -133,7 +133,7 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
     assert scheduled.failed == {line["evaluator"]: line["not_measured"] for line in expected}  # the run ends with it
 
 
-def test_a_lost_worker_is_not_a_failed_evaluator():
+def test_lost_worker_is_not_reported_as_a_failed_evaluator():
 
     def scores(images):
         raise tf.errors.UnavailableError(None, None, "Collective ops is aborted by: recvmsg")
@@ -157,7 +157,7 @@ def test_a_lost_worker_is_not_a_failed_evaluator():
         ),
     ],
 )
-def test_mismatches_with_the_model_end_before_the_training(evaluator, class_names, message):
+def test_mismatches_with_the_model_are_refused_before_training(evaluator, class_names, message):
     recipe = recipes.Recipe(
         data=recipes.Data(source="digits", pp_eval="grayscale_to_rgb|value_range"), evaluators=(evaluator,)
     )
@@ -168,7 +168,7 @@ def test_mismatches_with_the_model_end_before_the_training(evaluator, class_name
         train.scheduled_evaluators(recipe, backend, make_state(), data)
 
 
-def test_images_that_the_recipe_leaves_out_are_left_out(monkeypatch):
+def test_on_bad_image_of_the_recipe_applies_to_evaluators(monkeypatch):
     given = []
 
     def split_opener(*arguments):

@@ -46,7 +46,7 @@ def names(table):
     return [name for row in table.rows for name in row.runs]
 
 
-def test_differences(paths):
+def test_compare_lists_differing_fields(paths):
     found = settings(experiments.compare(paths))
     assert found == [
         {"optim.learning_rate": 1e-3, "data set.num_train": 9},
@@ -64,7 +64,7 @@ def test_versions_are_compared(paths):
     assert settings(experiments.compare(paths))[0]["version of keras"] == "0.1"
 
 
-def test_results(paths):
+def test_compare_lists_results(paths):
     table = experiments.compare(paths)
     assert table.rows[1].runs == {"b": "finished"}
     lines = table.markdown(across=True).splitlines()
@@ -83,14 +83,14 @@ def test_results(paths):
     assert list(found.items()) == list(expected.items())
 
 
-def test_a_run_that_is_not_finished(tmp_path, paths):
+def test_unfinished_run_is_compared_with_its_step(tmp_path, paths):
     other = write_run(tmp_path / "c", finished=False)
     table = experiments.compare([*paths, other])
     assert table.rows[2].runs == {"c": "step 10 of 20"}
     assert "| c, step 10 of 20 |" in table.markdown()
 
 
-def test_runs_of_a_sweep_and_seeds(tmp_path):
+def test_runs_of_a_sweep_are_grouped_over_seeds(tmp_path):
     runs = {f"{rate},{seed}": (rate, seed) for rate in (1e-3, 1e-2) for seed in (0, 1)}
     for name, (rate, seed) in runs.items():
         write_run(tmp_path / "sweep" / "runs" / name, rate * 10 + seed / 100, rate=rate, seed=seed)
@@ -99,14 +99,14 @@ def test_runs_of_a_sweep_and_seeds(tmp_path):
     assert len(experiments.compare([str(tmp_path / "sweep"), str(tmp_path / "sweep" / "runs" / "0.001,0")]).rows) == 4
 
 
-def test_names_tell_runs_apart(tmp_path):
+def test_run_names_are_made_unique(tmp_path):
     paths = [write_run(tmp_path / group / "run") for group in ("one", "two")]
     assert names(experiments.compare(paths)) == ["one/run", "two/run"]
 
 
 @pytest.mark.parametrize(("damage", "error"), [("config.json", ValueError), ("none", FileNotFoundError)])
 def test_a_directory_that_is_not_a_run_is_skipped(tmp_path, paths, damage, error, caplog):
-    """As in `keras-vit compare runs/*`, where a run failed before it began."""
+    """As in `keras-vit runs runs/*`, where a run failed before it began."""
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / damage).write_text("{")
     (tmp_path / "table.md").touch()
@@ -123,25 +123,25 @@ def test_a_directory_that_is_not_a_run_is_skipped(tmp_path, paths, damage, error
         experiments.compare(others)  # the first error
 
 
-def test_one_run_is_not_compared(paths):
+def test_comparison_of_one_run_is_refused(paths):
     for given in (paths[:1], [paths[0], f"{paths[0]}/"]):
         with pytest.raises(ValueError, match="at least two"):
             experiments.compare(given)
 
 
-def test_program(tmp_path, paths, capsys):
+def test_compare_command_prints_the_table(tmp_path, paths, capsys):
     (tmp_path / "weights.npz").touch()
     other = write_run(tmp_path / "c", model=recipe.Model(weights=f"{tmp_path}/weights.npz"))
-    assert programs.call("train.compare", *paths, other) == 0
+    assert programs.call("train.runs", *paths, other) == 0
     text = capsys.readouterr().out
     assert "| optim.learning_rate | 0.001 | 0.0003 | 0.001 |" in text
     assert "weights.npz" in text and str(tmp_path) not in text
-    assert programs.call("train.compare", *paths, "--json") == 0
+    assert programs.call("train.runs", *paths, "--json") == 0
     content = json.loads(capsys.readouterr().out)
     assert [row["results"][0]["eval_accuracy"] for row in content] == [0.5, 0.75]
 
 
-def test_the_speed_is_the_median(tmp_path, paths):
+def test_speed_is_the_median_images_per_second(tmp_path, paths):
     """A slow interval, such as that of an evaluation, does not count."""
     with open(f"{paths[0]}/metrics.jsonl", "a") as file:
         for step, speed in ((21, 310.0), (22, 2.0), (23, 305.0)):
@@ -151,7 +151,7 @@ def test_the_speed_is_the_median(tmp_path, paths):
     assert found["images per second"] == 300  # of 2, 100, 300, 305 and 310
 
 
-def test_the_best_of_errors_is_the_smallest(tmp_path):
+def test_best_value_of_an_error_metric_is_the_smallest(tmp_path):
     paths = [write_run(tmp_path / name, task="regression") for name in "ab"]
     for path in paths:
         with open(f"{path}/metrics.jsonl", "a") as file:
@@ -163,8 +163,8 @@ def test_the_best_of_errors_is_the_smallest(tmp_path):
 
 
 @pytest.mark.parametrize("count", [6, 7])
-def test_up_to_six_runs_are_columns(count, monkeypatch, capsys):
+def test_at_most_six_runs_are_columns(count, monkeypatch, capsys):
     table = Table([Row({"seed": seed}, {str(seed): "finished"}) for seed in range(count)], [Metric("eval_accuracy")])
     monkeypatch.setattr(experiments, "compare", lambda paths: table)
-    assert programs.call("train.compare", "runs") == 0
+    assert programs.call("train.runs", "runs", "--compare") == 0
     assert capsys.readouterr().out == table.markdown(across=count == 6) != table.markdown(across=count == 7)

@@ -18,12 +18,12 @@ from train.experiments import processes
         (b"caf\xe9\n", "caf\ufffd"),
     ],
 )
-def test_the_last_line_without_advice_and_prefix(output, last, tmp_path):
+def test_last_line_of_the_output_is_the_error_message(output, last, tmp_path):
     (tmp_path / "output.txt").write_bytes(output)
     assert processes.last_line(str(tmp_path / "output.txt")) == last
 
 
-def test_output_is_appended_and_a_program_is_asked_to_stop_once(tmp_path, monkeypatch):
+def test_output_is_appended_and_sigterm_is_sent_once(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "_SECONDS_BETWEEN_LOOKS", 0.01)
     output = tmp_path / "new" / "output.txt"
     assert processes.run(["echo", "first"], str(output), lambda: False) == 0
@@ -32,7 +32,7 @@ def test_output_is_appended_and_a_program_is_asked_to_stop_once(tmp_path, monkey
     assert output.read_text() == "first\nready\nasked\n"
 
 
-def test_an_error_while_waiting_ends_the_program(tmp_path, monkeypatch):
+def test_error_while_waiting_terminates_the_program(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "_SECONDS_BETWEEN_LOOKS", 0.01)
     with pytest.raises(KeyError):
         processes.run(["sleep", "60"], str(tmp_path / "output.txt"), lambda: {}["stop"])

@@ -25,13 +25,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_folder_stands_for_the_runs_and_sweeps_in_it(folder):
+def test_folder_lists_the_runs_and_sweeps_in_it(folder):
     found = {run.path.removeprefix(f"{folder}/"): run.state for run in experiments.read_runs([str(folder)])}
     assert found == {"a": "finished", "b c": "step 10 of 20", "sweep/runs/000": "finished"}
     assert len(experiments.compare([str(folder)]).rows) == 3
 
 
-def test_folders_in_a_run_are_not_further_runs(folder):
+def test_folders_inside_a_run_are_not_runs(folder):
     """Such as a checkpoint that was written into it; a folder of runs contains both."""
     write_run(folder / "a" / "copies" / "b", 0.1)
     assert [run.path for run in experiments.read_runs([str(folder / "a")])] == [str(folder / "a")]
@@ -58,7 +58,7 @@ def test_steps_are_counted_in_thousands(tmp_path):
 
 
 @pytest.mark.parametrize("checkpoint", ["ckpt-22.json", "ckpt_22/manifest.json"])
-def test_a_saved_step_counts_without_a_line_of_metrics(checkpoint, tmp_path):
+def test_step_of_a_run_is_that_of_its_newest_checkpoint(checkpoint, tmp_path):
     for name in ("ckpt-30.data-00000-of-00001", checkpoint):
         (tmp_path / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "checkpoints" / name).touch()
@@ -73,11 +73,13 @@ def test_a_run_whose_lock_is_taken_is_running(folder):
     assert run.state == "step 10 of 20"
 
 
-def test_program(folder, capsys):
+def test_runs_command_prints_the_table(folder, capsys):
     assert programs.call("train.runs", str(folder)) == 0
     text = capsys.readouterr().out
     assert f"| {folder}/a | finished | eval_accuracy | 50.00% | 60.00% |" in text
     assert text.count("keras-vit train") == 1  # two are finished
+    assert programs.call("train.runs", f"{folder}/a", f"{folder}/sweep", "--nocompare") == 0
+    assert capsys.readouterr().out.count("| finished |") == 2
     assert programs.call("train.runs", "--json", str(folder)) == 0
     runs = json.loads(capsys.readouterr().out)
     assert [(run["last"], run["best"]) for run in runs] == [(0.5, 0.6), (0.35, 0.35), (0.75, 0.85)]
@@ -89,14 +91,14 @@ def test_program(folder, capsys):
     )
 
 
-def test_the_best_of_errors_is_the_smallest(tmp_path):
+def test_best_value_of_an_error_metric_is_the_smallest(tmp_path):
     lines = [{"step": step, "eval_standardized_mae": value} for step, value in ((1, 2.0), (2, 1.5), (3, 1.75))]
     run = run_of(tmp_path, lines, task="regression")
     found = programs.load("train.runs").describe(run)
     assert (found["score"], found["last"], found["best"]) == ("eval_standardized_mae", "1.75", "1.5")
 
 
-def test_a_run_is_as_new_as_its_metrics(tmp_path):
+def test_runs_are_dated_by_their_metrics_file(tmp_path):
     run, shown = run_of(tmp_path, []), []
     times = {"config.json": 1_000_000_000, "metrics.jsonl": 1_000_090_000}
     for name, time in times.items():
@@ -108,7 +110,7 @@ def test_a_run_is_as_new_as_its_metrics(tmp_path):
     assert shown == [f"{time:%Y-%m-%d %H:%M}" for time in expected]
 
 
-def test_without_arguments_it_lists_the_folder_runs(tmp_path, monkeypatch):
+def test_default_folder_is_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="'runs'"):
         programs.call("train.runs")

@@ -72,7 +72,7 @@ def stop_once_running(workdir, number):
 
 class TestGrid:
     @pytest.mark.slow
-    def test_every_combination_is_run_once_and_in_order(self, tmp_path):
+    def test_every_combination_is_trained_once_and_in_order(self, tmp_path):
         table = sweep(tmp_path)
         assert counts(tmp_path) == dict.fromkeys(NAMES, 1)
         assert sorted(NAMES, key=starts(tmp_path).get) == NAMES
@@ -105,7 +105,7 @@ class TestGrid:
             *(((1, 10), "Int", True), ((1, 9), "Int", False), ((1, 10.0), "Float", True), ((-1, 1), "Int", False)),
         ],
     )
-    def test_a_range_is_logarithmic_from_a_factor_of_ten_on(self, choices, kind, log):
+    def test_ranges_of_a_factor_of_ten_are_logarithmic(self, choices, kind, log):
         found = sweeps._distribution(choices)
         assert (type(found).__name__, found.log, (found.low, found.high)) == (f"{kind}Distribution", log, choices)
         assert sweeps._distribution(found) is found
@@ -128,7 +128,7 @@ class TestGrid:
 
 class TestOutcomes:
     @pytest.mark.slow
-    def test_the_best_weights_represent_a_run_and_only_the_best_setting_is_tested(self, tmp_path):
+    def test_results_are_of_the_best_weights_and_only_the_best_setting_is_tested(self, tmp_path):
         best, other = sweep(tmp_path, {RATE: [0.6, 0.7]}).rows
         assert best.results == [
             {"eval_accuracy": 0.7 + 0.1, "eval_loss": 1.0, "test_accuracy": 1 - 0.7, "test_loss": 1.0}
@@ -186,7 +186,7 @@ class TestOutcomes:
         assert set(states(sweep(tmp_path, grid)).values()) == {"finished"}
         assert counts(tmp_path) == {f"{RATE}=1.0": 2, f"{RATE}=0.1": 1}
 
-    def test_a_run_that_diverges_would_do_so_again(self, tmp_path):
+    def test_diverged_run_is_not_repeated(self, tmp_path):
         for _ in range(2):
             table = sweep(tmp_path, {RATE: [2.0, 0.1]})
             assert states(table)[f"{RATE}=2.0"].startswith("diverged: exit code 70, The loss is nan")
@@ -194,7 +194,7 @@ class TestOutcomes:
         assert [trial.state.name for trial in trials(tmp_path)] == ["PRUNED", "COMPLETE"]
 
     @pytest.mark.slow
-    def test_a_run_that_is_clearly_worse_is_stopped(self, tmp_path):
+    def test_clearly_worse_run_is_pruned(self, tmp_path):
         grid = {RATE: [0.1, 0.2, 0.3, 0.4, 0.0001]}
         for _ in range(2):
             table = sweep(tmp_path, grid)
@@ -210,7 +210,7 @@ class TestOutcomes:
         assert states(table)[f"{RATE}=0.1"] == "failed: it has no knn/k20, but eval_accuracy, eval_loss"
 
     @pytest.mark.parametrize("name", ["eval_loss", "eval_accuracy"])
-    def test_a_row_that_is_not_a_number_is_never_the_best(self, name):
+    def test_nan_is_never_the_best_result(self, name):
         metric = metric_of(recipe.Classification.metrics, (), name)
         rows = [Row({}, {"a": "finished"}, [{name: value}]) for value in (math.nan, 0.5, math.inf)]
         assert [row.goodness(metric) > -math.inf for row in rows] == [False, True, False]
@@ -220,7 +220,7 @@ class TestOutcomes:
 
 class TestResume:
     @pytest.mark.slow
-    def test_a_stop_asks_all_runs_to_save(self, tmp_path):
+    def test_sigterm_makes_all_runs_save(self, tmp_path):
         grid = {RATE: [0.5], SEED: [0, 1, 2]}
         stop_once_running(tmp_path, 2)
         with pytest.raises(errors.Interrupted):
@@ -232,7 +232,7 @@ class TestResume:
         assert sorted(counts(tmp_path).values()) == [1, 2, 2]
 
     @pytest.mark.slow
-    def test_a_killed_sweep_is_continued(self, tmp_path):
+    def test_killed_sweep_is_resumed(self, tmp_path):
         space = {RATE: [0.5]}
         killed = forked.start(sweep, tmp_path, space)
         wait_for(tmp_path, "runs/*/ready")
@@ -252,7 +252,7 @@ class TestResume:
         assert set(states(sweep(tmp_path)).values()) == {"finished"}
         assert counts(tmp_path) == dict.fromkeys(NAMES, 1)
 
-    def test_a_run_that_another_process_trains_is_left_out(self, tmp_path):
+    def test_runs_in_training_by_another_process_are_skipped(self, tmp_path):
         for folder in ("runs", "locks"):
             with locks.locked(str(tmp_path / folder / f"{RATE}=0.1")):
                 assert states(sweep(tmp_path, {RATE: [0.1]})) == {}
@@ -309,7 +309,7 @@ class TestSearch:
         assert first.params == second.params and (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
 
     @pytest.mark.parametrize(("metric", "direction"), [("eval_loss", "MINIMIZE"), ("eval_accuracy", "MAXIMIZE")])
-    def test_the_metric_has_a_direction(self, tmp_path, metric, direction):
+    def test_best_setting_follows_the_direction_of_the_metric(self, tmp_path, metric, direction):
         sweep(tmp_path, {RATE: [0.1]}, metric=metric)
         assert study(tmp_path).direction.name == direction
 
@@ -321,13 +321,13 @@ class TestSearch:
             ([{SEED: [1]}], "several"),
         ],
     )
-    def test_wrong_spaces(self, tmp_path, space, named):
+    def test_wrong_search_spaces_are_refused(self, tmp_path, space, named):
         with pytest.raises(ValueError, match=named):
             sweep(tmp_path, space, trials=2)
         assert not list(tmp_path.iterdir())
 
 
-def test_the_extra_is_named(tmp_path, monkeypatch):
+def test_missing_optuna_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r"\[sweep\]"):
         sweep(tmp_path)
@@ -337,12 +337,12 @@ def test_the_extra_is_named(tmp_path, monkeypatch):
     ("name", "larger", "text"),
     [("", True, "50.00%"), ("eval_loss", False, "0.5 nats"), ("x/ece", False, "0.5"), ("knn/k20", True, "50.00%")],
 )
-def test_metrics(name, larger, text):
+def test_metric_is_found_by_name_with_direction_and_unit(name, larger, text):
     metric = metric_of(recipe.Classification.metrics, ("classification(name='x')", "knn"), name)
     assert (metric.name, metric.larger_is_better, metric.text(0.5)) == (name or "eval_accuracy", larger, text)
 
 
-def test_cells():
+def test_table_cells_show_mean_and_standard_deviation():
     nats = Metric("loss", unit="nats")
     assert _cell([1.0, 1.1234], nats) == "1.062 ± 0.087 nats"
     assert _cell([0.5, 0.6], Metric("accuracy", unit="%")) == "55.00% ± 7.07%"
@@ -354,7 +354,7 @@ def test_long_values_are_cut():
     assert _short({"a": (1, None)}) == '{"a": [1, null]}'
 
 
-def test_a_table_across():
+def test_table_can_be_transposed():
     rows = [Row({RATE: rate, "model.weights": "/a/b.npz"}, {str(rate): "finished"}) for rate in (1, 2)]
     lines = Table(rows, [Metric("accuracy")]).markdown(across=True).splitlines()
     assert lines[0] == "| runs | 1 | 2 |"
@@ -362,7 +362,7 @@ def test_a_table_across():
 
 
 class TestProgram:
-    def test_wrong_usage(self, tmp_path):
+    def test_wrong_flags_are_refused(self, tmp_path):
         place = f"--workdir={tmp_path}"
         for arguments, named in [
             (["--grid=seed=1"], "--workdir"),
@@ -370,6 +370,7 @@ class TestProgram:
             ([place, "--grid=seed=1", "--seeds=2"], "--seeds"),
             ([place, "--range=optim.ema_momentum=0,0.9", "--trials=3", "--seeds=2"], "--seeds"),
             ([place, "--range=optim.ema_momentum=0,0.9"], "--trials"),
+            ([place, "--grid=data.batch_size=8,16", "--epochs=5"], "--epochs"),
             ([place, "--range=optim.ema_momentum=0.9,0", "--trials=2"], "low"),
             ([place, "--range=optim.ema_momentum=0,0.5,0.9", "--trials=2"], "LOW,HIGH"),
         ]:
@@ -377,7 +378,7 @@ class TestProgram:
                 programs.call("train.sweep", "--config=digits", *arguments)
         assert not list(tmp_path.iterdir())
 
-    def test_list_runs_nothing(self, tmp_path, capsys):
+    def test_list_flag_trains_nothing(self, tmp_path, capsys):
         arguments = ["--config=digits", f"--workdir={tmp_path}", "--grid=optim.ema_momentum=0,0.9"]
         arguments += ["--seeds=2", "--list"]
         assert programs.call("train.sweep", *arguments, override=["seed=5"]) == 0
@@ -386,7 +387,7 @@ class TestProgram:
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.slow
-    def test_digits(self, tmp_path, capsys):
+    def test_sweep_of_digits_trains_and_prints_the_table(self, tmp_path, capsys):
         fields = {"total_steps": 3, "log_every": 1, "data.eval_split": "test[:40]", "data.batch_size": 8}
         fields |= {f"model.arguments.{name}": value for name, value in tiny.ARGUMENTS.items()}
         overrides = [f"{field}={value}" for field, value in fields.items()]

@@ -63,7 +63,7 @@ def exchange_labels(path, signature):
 
 
 @pytest.mark.slow
-def test_an_artifact_that_was_not_changed_has_no_problems(served, served_artifact):
+def test_unchanged_artifact_has_no_problems(served, served_artifact):
     comparison, problems = check(served_artifact, served[0])
     assert problems == []
     assert comparison.examples == 6
@@ -71,7 +71,7 @@ def test_an_artifact_that_was_not_changed_has_no_problems(served, served_artifac
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signature", ["serving_default", "serve_images", "serve_tensor"])
-def test_other_probabilities_of_any_signature_are_found(served, served_artifact, signature, monkeypatch):
+def test_wrong_probabilities_in_any_signature_are_reported(served, served_artifact, signature, monkeypatch):
     run = SavedModelPredictor.run
 
     def halved(artifact, name, inputs):
@@ -85,7 +85,7 @@ def test_other_probabilities_of_any_signature_are_found(served, served_artifact,
 
 
 @pytest.mark.slow
-def test_exchanged_labels_of_any_signature_are_found(served, copied):
+def test_swapped_class_names_in_any_signature_are_reported(served, copied):
     for function in SIGNATURES:
         exchange_labels(copied, function)
     edit_card(copied)
@@ -112,7 +112,7 @@ def named(**outputs):
         ("features", named(), None),
     ],
 )
-def test_names_of_outputs(kind, outputs, wrong):
+def test_wrong_class_names_in_outputs_are_reported(kind, outputs, wrong):
     found = artifact_check._wrong_names(outputs, dataclasses.replace(tiny.card(kind), class_names=("a", "b", "c")))
     assert found == ([f"{wrong} does not name the outputs"] if wrong else [])
 
@@ -145,7 +145,7 @@ def test_features_may_differ_by_a_thousandth_of_their_length(error, differs):
         ([[1, 2], [7, 4]], [2, 3], True),
     ],
 )
-def test_run_lengths_of_another_mask_are_found(runs, size, differs):
+def test_run_lengths_of_another_mask_are_reported(runs, size, differs):
     mask = np.array([[7, 7, 1], [1, 1, 1]], np.uint8)
     outputs = {"run_lengths": {"run_lengths": np.array([runs]), "size": np.array([size])}}
     outputs["serving_default"] = {"mask_bytes": [masks.to_png(mask)]}
@@ -165,7 +165,7 @@ def noisy(scale):
 
 
 @pytest.mark.slow
-def test_the_tolerance_is_that_of_the_file_not_of_its_card(tmp_path):
+def test_tolerance_follows_the_precision_of_the_file_not_of_its_card(tmp_path):
     """Weights with noise, and a card that claims a precision that would explain it."""
     path = str(tmp_path / "a.tflite")
     tflite.write(noisy(0.1), path, card=tiny.card(), images=tiny.images())
@@ -178,7 +178,7 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_second_softmax_is_found(monkeypatch):
+def test_second_softmax_is_reported(monkeypatch):
     """Of a model whose last operation is not known as a softmax: the artifact and the reference both add another."""
     base = tiny.model(num_layers=1)
     exponentials = keras.ops.exp(base.output)
@@ -223,7 +223,7 @@ def test_the_precision_of_a_saved_model_is_read_from_its_graph(precision, stored
 
 
 @pytest.mark.slow
-def test_images_above_the_limit_are_left_out(tmp_path, caplog):
+def test_images_above_the_pixel_limit_are_skipped(tmp_path, caplog):
     images = tiny.images(2)
     large = tiny.encode(np.zeros((300, 400, 3), np.uint8), "PNG")
     images = images._replace(contents=[large, *images.contents[1:]])

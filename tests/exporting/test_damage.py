@@ -64,7 +64,7 @@ def animation():
 
 
 @pytest.mark.slow
-def test_the_first_frame_of_an_animation():
+def test_first_frame_of_an_animation_is_decoded():
     images, valid = read([animation()])
     expected = tf.image.resize(tiny.arrays(2, 40, 52, seed=1)[0], (tiny.SIZE, tiny.SIZE)).numpy()
     assert valid.numpy().tolist() == [True]
@@ -81,7 +81,7 @@ def check_answers(contents):
 
 
 @pytest.mark.slow
-def test_ten_thousand_mutated_pictures():
+def test_ten_thousand_mutated_images_are_decoded_or_marked_invalid():
     rng = np.random.default_rng(0)
     whole = originals()
     valid = []
@@ -95,7 +95,7 @@ def test_ten_thousand_mutated_pictures():
 
 
 @pytest.mark.slow
-def test_cut_off_pictures():
+def test_truncated_images_are_decoded_or_marked_invalid():
     for content in originals():
         check_answers([content[:length] for length in range(0, len(content), max(1, len(content) // 50))])
 

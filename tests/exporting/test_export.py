@@ -52,7 +52,7 @@ def test_a_checkpoint_is_exported(tmp_path):
     assert artifact.class_names == tuple("0123456")
 
 
-def test_an_artifact_is_not_exported_again(tmp_path, monkeypatch):
+def test_exporting_an_artifact_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
         importlib.import_module("keras_vit.exporting.verified_export"), "open_predictor", lambda *_, **__: object()
     )
@@ -221,7 +221,7 @@ def test_probabilities_are_those_of_the_model(build, output, of_logits):
 @pytest.mark.parametrize(
     "extension", selection.cases(["", ".tflite", ".onnx", ".xml"], ["", ".tflite", ".onnx"], selection.EXHAUSTIVE)
 )
-def test_images_that_are_not_square(extension, tmp_path):
+def test_rectangular_models_are_exported(extension, tmp_path):
     if extension in (".onnx", ".xml"):
         pytest.importorskip({".onnx": "onnxruntime", ".xml": "openvino"}[extension])
     model, arrays = tiny.model(num_layers=1, image_size=(16, 24)), tiny.arrays(3, 16, 24)
@@ -239,7 +239,7 @@ def test_images_that_are_not_square(extension, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_output_of_a_model_and_its_classes_are_known(kind, tmp_path, monkeypatch):
+def test_model_card_has_output_kind_and_classes(kind, tmp_path, monkeypatch):
     """Up to the conversion: what the writer of a format is given."""
     given = []
 
@@ -276,7 +276,7 @@ def test_the_output_of_a_model_and_its_classes_are_known(kind, tmp_path, monkeyp
         selection.EXHAUSTIVE,
     ),
 )
-def test_functional_models(kind, extension, tmp_path):
+def test_functional_models_are_exported(kind, extension, tmp_path):
     if extension == ".onnx":
         pytest.importorskip("onnxruntime")
         pytest.importorskip("tf2onnx")
@@ -309,7 +309,7 @@ def test_functional_models(kind, extension, tmp_path):
 @pytest.mark.parametrize(
     "precision", selection.cases(["float16", "dynamic_int8", "int8", "int16x8"], ["int8"], selection.EXHAUSTIVE)
 )
-def test_features_of_every_precision(precision, tmp_path):
+def test_features_are_exported_in_every_precision(precision, tmp_path):
     images = tiny.arrays(4)
     options = {}
     if precision in ("int8", "int16x8"):
@@ -326,7 +326,7 @@ def test_features_of_every_precision(precision, tmp_path):
     assert inference.open_predictor(path).stored_precision == precision
 
 
-def test_images_in_every_form(tmp_path):
+def test_check_images_are_accepted_in_every_form(tmp_path):
     arrays, contents = tiny.arrays(3), tiny.images(3).contents
     for number, content in enumerate(contents):
         (tmp_path / f"{number}.png").write_bytes(content)
@@ -409,7 +409,7 @@ class Made(functools.partial):
     ],
     ids=lambda value: "".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_calls(change, error, message, tmp_path, monkeypatch):
+def test_wrong_arguments_are_refused(change, error, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = {"model": network(), "path": "a.tflite", "images": GOOD, "preprocess": "value_range(-1, 1)"}
     change = {name: value() if isinstance(value, Made) else value for name, value in change.items()}

@@ -30,7 +30,7 @@ def test_masks_of_many_classes_have_16_bits():
         assert opened.mode == ("L" if mask.dtype == np.uint8 else "I;16")
 
 
-def test_the_mask_of_an_unreadable_image_has_one_pixel():
+def test_mask_of_an_unreadable_image_has_one_pixel():
     """Its size is 0 x 0, and a PNG file has at least one pixel."""
     files = graph_ops.of_sizes(
         graph_ops.to_png,
@@ -57,7 +57,7 @@ def contents():
 
 
 @pytest.mark.slow
-def test_signatures_of_a_saved_model(model, tmp_path):
+def test_saved_model_signatures_return_masks(model, tmp_path):
     export(model, tmp_path, images=contents(), preprocess=tiny.PREPROCESS, extra_signatures=["features"])
     artifact = open_predictor(tmp_path)
     of_input, of_images = expected(model, contents())
@@ -90,7 +90,7 @@ def test_signatures_of_a_saved_model(model, tmp_path):
         pytest.param("e.xml", {}, marks=pytest.mark.exhaustive),
     ],
 )
-def test_files(name, options, model, tmp_path):
+def test_masks_of_exported_files_match_the_model(name, options, model, tmp_path):
     if name.endswith((".onnx", ".xml")):
         pytest.importorskip({"x": "tf2onnx", "l": "openvino"}[name[-1]])
     comparison = export(model, tmp_path / name, images=contents(), preprocess=tiny.PREPROCESS, **options)
@@ -101,7 +101,7 @@ def test_files(name, options, model, tmp_path):
     assert np.mean(found == expected(model, contents())[0]) >= tolerance.top1_agreement
 
 
-def test_comparison_by_hand():
+def test_comparison_of_masks_computed_by_hand():
     one = [np.zeros((2, 2), np.uint8), np.zeros((4, 4), np.uint8)]
     other = [np.array([[0, 1], [0, 0]]), one[1]]
     found = verify.compare_answers(tiny.card("mask"), one, other)
@@ -112,7 +112,7 @@ def test_comparison_by_hand():
 
 
 @pytest.mark.slow
-def test_another_mask_is_refused(tmp_path, monkeypatch):
+def test_export_with_different_masks_is_refused(tmp_path, monkeypatch):
     """An artifact whose files of masks are those of another size of the input is not written."""
     model = tiny.model(num_layers=1, head=models.LinearSegmenter(3))
     monkeypatch.setattr("keras_vit.exporting.graph_ops.resized", lambda mask, size: mask)
@@ -121,7 +121,7 @@ def test_another_mask_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_cutting_preprocessing_is_refused(model, tmp_path):
+def test_cropping_preprocessing_is_refused(model, tmp_path):
     """Only where masks of the sizes of images are returned."""
     arguments = {"images": contents(), "preprocess": "decode|resize_small(20)|central_crop(16)|value_range(-1, 1)"}
     with pytest.raises(ValueError, match="central_crop"):
@@ -130,7 +130,7 @@ def test_a_cutting_preprocessing_is_refused(model, tmp_path):
 
 
 @pytest.mark.slow
-def test_maps_and_numbers_per_patch_stay_as_they_are(tmp_path):
+def test_feature_maps_and_scores_per_patch_are_not_upsampled(tmp_path):
     base = tiny.model(head=models.LinearSegmenter(1))
     maps = keras.Model(base.input, base.get_layer("patch_map").output)
     for model, output in ((base, "scores"), (maps, "features")):
@@ -142,7 +142,7 @@ def test_maps_and_numbers_per_patch_stay_as_they_are(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_activation_of_a_mask_is_kept(tmp_path):
+def test_activation_of_a_segmentation_head_is_kept(tmp_path):
     """The larger of two enlarged probabilities is not always that of the larger logit."""
     model = tiny.model(head=models.LinearSegmenter(3), classifier_activation="softmax")
     images = contents()

@@ -41,7 +41,7 @@ def export(model, kind, folder, output="softmax", **options):
 
 
 @pytest.mark.slow
-def test_files_card_and_predictions(kind, tmp_path):
+def test_exported_files_have_a_model_card_and_equal_predictions(kind, tmp_path):
     model = small(dtype="mixed_bfloat16", dropout_rate=0.1)
     comparison = export(model, kind, tmp_path)
     expected = {"onnx": ["model.onnx"], "openvino": ["model.bin", "model.xml"]}[kind]
@@ -64,7 +64,7 @@ def test_files_card_and_predictions(kind, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_fixed_batch_is_filled_up(kind, tmp_path):
+def test_fixed_batch_is_padded(kind, tmp_path):
     model = small(pooling="map", num_registers=2, layer_scale=0.5)
     export(model, kind, tmp_path, output="sigmoid", batch_size=4)
     artifact = open_artifact(path_of(kind, tmp_path), num_threads=1)
@@ -86,14 +86,14 @@ def test_a_fixed_batch_is_filled_up(kind, tmp_path):
     ],
     ids=["gap", "relative", "activation", "chunks", "hybrid", "bit"],
 )
-def test_every_family(network, kind, tmp_path):
+def test_every_model_family_is_exported(network, kind, tmp_path):
     # The tolerance of float32 is part of the export.
     assert export(network(), kind, tmp_path).max_difference < 1e-4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
-def test_keras_own_export_writes_a_file_that_runs(activation, tmp_path):
+def test_model_export_of_keras_writes_a_working_file(activation, tmp_path):
     pytest.importorskip("tf2onnx")
     runtime = pytest.importorskip("onnxruntime")
     model, images = small(activation=activation), prepared(3)
@@ -106,7 +106,7 @@ def test_keras_own_export_writes_a_file_that_runs(activation, tmp_path):
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_damaged_and_foreign_files(kind, tmp_path):
+def test_damaged_and_foreign_files_are_refused(kind, tmp_path):
     path = path_of(kind, tmp_path)
     with pytest.raises(FileNotFoundError, match="No artifact"):
         open_artifact(path)
@@ -161,7 +161,7 @@ def test_an_openvino_file_computes_in_bfloat16_where_the_processor_does(tmp_path
     assert hints == ["bf16", "bf16", "f32"]
 
 
-def test_precisions_of_other_formats(kind, tmp_path):
+def test_precisions_of_other_formats_are_refused(kind, tmp_path):
     others = {"onnx": "'float32'. Received", "openvino": "'float32', 'mixed_bfloat16'. Received"}
     with pytest.raises(ValueError, match=f"`precision` must be one of {others[kind]}: precision='int8'"):
         export(small(), kind, tmp_path, precision="int8")
@@ -185,7 +185,7 @@ def test_openvino_sends_no_telemetry_and_keeps_the_log_handlers(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_that_no_onnx_file_can_hold(monkeypatch, tmp_path):
+def test_models_above_the_onnx_size_limit_are_refused(monkeypatch, tmp_path):
     model = small()
     monkeypatch.setattr(type(model), "count_params", lambda self: 2**29)
     with pytest.raises(verified_file.ConversionError, match=r"at most 2 GiB. Received: .* 2.00 GiB .*SavedModel"):
@@ -197,7 +197,7 @@ def test_a_model_that_no_onnx_file_can_hold(monkeypatch, tmp_path):
         export(model, "onnx", tmp_path)
 
 
-def test_files_next_to_the_draft(tmp_path, monkeypatch):
+def test_interrupted_write_leaves_no_file(tmp_path, monkeypatch):
     """Without any converter: what is written appears whole or not at all."""
     path = str(tmp_path / "deep" / "a.xml")
     card = tiny.card()
@@ -228,7 +228,7 @@ def test_files_next_to_the_draft(tmp_path, monkeypatch):
     assert sorted(finals[:-1]) == ["a.bin", "a.xml"] and finals[-1] == "a.xml.json"
 
 
-def test_garbage_is_collected_meanwhile():
+def test_garbage_is_collected_during_conversion():
     class Circle:
         def __init__(self):
             self.itself = self

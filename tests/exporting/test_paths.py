@@ -17,7 +17,7 @@ from keras_vit.inference import formats
         ("a.b/digits", "saved_model"),
     ],
 )
-def test_the_extension_chooses_the_format(path, name):
+def test_extension_determines_the_format(path, name):
     assert format_of(path) is format_of(path, name) is formats.FORMATS[name]
 
 

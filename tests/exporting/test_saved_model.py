@@ -30,7 +30,7 @@ def exported(served, served_artifact):
     return model, served_artifact, base, comparison
 
 
-def test_the_level_of_the_log_is_restored(monkeypatch):
+def test_log_level_is_restored(monkeypatch):
     """Also if TensorFlow cannot write."""
 
     def save(*_, **__):
@@ -48,7 +48,7 @@ def test_the_level_of_the_log_is_restored(monkeypatch):
         logging.set_verbosity(before)
 
 
-def test_version_directory_and_files(exported):
+def test_export_writes_a_version_directory_and_a_model_card(exported):
     _, artifact, base, comparison = exported
     assert os.listdir(base) == ["1"]
     assert (base / "1" / "saved_model.pb").exists()
@@ -85,7 +85,7 @@ def test_signatures_have_the_documented_names(exported):
 
 
 @pytest.mark.slow
-def test_pictures_of_several_kinds_and_sizes_share_a_batch(exported):
+def test_images_of_several_formats_and_sizes_share_a_batch(exported):
     model, artifact, _, _ = exported
     wide, tall = tiny.arrays(1, 20, 40)[0], tiny.arrays(1, 50, 10, seed=1)[0]
     contents = [
@@ -111,7 +111,7 @@ def test_top_k_names_the_best_classes(exported):
         np.testing.assert_array_equal(scores, probabilities[best])
 
 
-def test_a_bad_image_does_not_fail_its_neighbors(exported):
+def test_unreadable_image_leaves_other_predictions_unchanged(exported):
     model, artifact, _, _ = exported
     good = tiny.images(2).contents
     bomb = tiny.encode(np.zeros((2000, 1000, 3), np.uint8), "PNG")  # 2 million pixels, 1 allowed
@@ -123,7 +123,7 @@ def test_a_bad_image_does_not_fail_its_neighbors(exported):
     assert (answer["top_k_classes"][1:5] == b"").all()
 
 
-def test_batches_without_any_good_picture(exported):
+def test_batches_without_readable_images_are_marked_invalid(exported):
     artifact = exported[1]
     answer = artifact.run("serving_default", {"image_bytes": [b"bad"]})
     assert answer["probabilities"].shape == (1, 7)
@@ -132,7 +132,7 @@ def test_batches_without_any_good_picture(exported):
 
 
 @pytest.mark.slow
-def test_decoded_and_prepared_images(exported):
+def test_decoded_and_preprocessed_images_give_equal_predictions(exported):
     model, artifact, _, _ = exported
     images = tiny.arrays(3)
     contents = tiny.images(3).contents
@@ -156,7 +156,7 @@ def test_features_are_the_input_of_the_head(exported):
 
 
 @pytest.mark.slow
-def test_features_of_prepared_images_are_the_models(exported):
+def test_features_of_preprocessed_images_match_the_model(exported):
     model, artifact, _, _ = exported
     contents = tiny.images(3).contents
     images = np.stack([tiny.preprocess(tf.constant(content)) for content in contents])
@@ -173,7 +173,7 @@ def test_features_of_prepared_images_are_the_models(exported):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pooling", selection.cases(["token", "gap", "map"], ["token", "map"], selection.EXHAUSTIVE))
-def test_attention_maps_are_those_of_inspection(pooling, tmp_path):
+def test_attention_maps_match_the_inspection_package(pooling, tmp_path):
     model = tiny.model(pooling=pooling, num_registers=2)
     path, _ = export(model, tmp_path, extra_signatures=("attention",))
     contents = tiny.images(2).contents
@@ -186,7 +186,7 @@ def test_attention_maps_are_those_of_inspection(pooling, tmp_path):
 
 
 @pytest.mark.slow
-def test_signatures_that_a_model_cannot_give(tmp_path):
+def test_unsupported_signatures_are_refused(tmp_path):
     with pytest.raises(ValueError, match="BiT is a ResNet"):
         export(models.BiTResNet((1,), image_size=16, classes=7), tmp_path, extra_signatures=("attention",))
     with pytest.raises(ValueError, match=r"must be among .* Received: \['logits'\]"):
@@ -204,7 +204,7 @@ def test_unknown_signatures_and_inputs_are_refused(exported):
 
 
 @pytest.mark.slow
-def test_the_next_version_is_free_none_is_overwritten_and_two_classes_are_named(tmp_path):
+def test_new_versions_never_overwrite_and_binary_models_have_two_classes(tmp_path):
     (tmp_path / "7").mkdir()
     model = tiny.model(num_layers=1)
     path, _ = export(model, tmp_path, top_k=2)
@@ -220,7 +220,7 @@ def test_the_next_version_is_free_none_is_overwritten_and_two_classes_are_named(
 
 
 @pytest.mark.slow
-def test_an_artifact_that_differs_is_not_published(tmp_path, monkeypatch):
+def test_artifact_with_different_predictions_is_not_written(tmp_path, monkeypatch):
     def drifting(contents):  # prepares differently inside the graph
         return tiny.preprocess(contents) * (1.0 if tf.executing_eagerly() else -1.0)
 
@@ -231,7 +231,7 @@ def test_an_artifact_that_differs_is_not_published(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_sigmoid_and_mixed_precision(tmp_path):
+def test_sigmoid_outputs_and_mixed_precision_are_exported(tmp_path):
     model = tiny.model(num_layers=1, dtype="mixed_bfloat16", dropout_rate=0.1, drop_path_rate=0.1)
     path, comparison = export(model, tmp_path, output="sigmoid")
     images = np.stack([tiny.preprocess(tf.constant(content)) for content in tiny.images(4).contents])
@@ -258,7 +258,7 @@ def saved_model_cli(*arguments):
 
 
 @pytest.mark.slow
-def test_the_command_line_tool_shows_and_runs_it(exported, tmp_path):
+def test_saved_model_cli_shows_and_runs_the_artifact(exported, tmp_path):
     model, _, base, _ = exported
     path = base / "1"
     where = ("--dir", path, "--tag_set", "serve")
@@ -295,7 +295,7 @@ def test_the_next_version_is_after_the_largest(there, expected, tmp_path):
     assert saved_model.version_number(str(tmp_path)) == expected
 
 
-def test_a_version_that_exists_is_not_written(tmp_path):
+def test_existing_version_is_not_overwritten(tmp_path):
     (tmp_path / "2").mkdir()
     with pytest.raises(FileExistsError, match="Version 2 exists"):
         saved_model.version_number(str(tmp_path), 2)

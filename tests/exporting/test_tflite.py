@@ -78,7 +78,7 @@ def exhaustive(value):
 
 
 @pytest.mark.slow
-def test_file_and_card(tmp_path):
+def test_export_writes_a_file_and_a_model_card(tmp_path):
     model = small()
     comparison = export(model, tmp_path / "a" / "model.tflite")
     assert sorted(os.listdir(tmp_path / "a")) == ["model.tflite", "model.tflite.json"]
@@ -127,7 +127,7 @@ def test_every_family_converts_to_built_in_operators(network, tmp_path):
 
 
 @pytest.mark.slow
-def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
+def test_gelu_is_one_operator_and_weights_are_standardized_in_advance(tmp_path):
     comparison = export(hybrid(dtype="mixed_bfloat16"), tmp_path / "model.tflite")
     assert comparison.max_difference < 1e-4
     counts = operators((tmp_path / "model.tflite").read_bytes())
@@ -141,7 +141,7 @@ def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_artifact_that_takes_pixels(tmp_path):
+def test_artifacts_with_uint8_input_take_pixels(tmp_path):
     path = tmp_path / "model.tflite"
     model = small()
     export(model, path, input_dtype="uint8")
@@ -162,7 +162,7 @@ class Erf(keras.layers.Layer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", slow("int8")])
-def test_foreign_operators_are_refused(precision):
+def test_unsupported_operators_are_refused(precision):
     inputs = keras.Input((4, 4, 3))
     network = keras.Model(inputs, Erf()(inputs))
     with pytest.raises(verified_file.ConversionError, match="cannot be converted to TFLite .*Erf"):
@@ -171,7 +171,7 @@ def test_foreign_operators_are_refused(precision):
 
 
 @pytest.mark.slow
-def test_an_artifact_that_differs_is_not_written(tmp_path):
+def test_artifact_with_different_predictions_is_not_written(tmp_path):
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
     with pytest.raises(verify.VerificationError, match="does not match its model"):
         export(small(), tmp_path / "model.tflite", tolerance=strict)
@@ -196,7 +196,7 @@ def test_int8_keeps_sensitive_operators_in_float(tmp_path):
 
 
 @pytest.mark.slow
-def test_int16_activations(tmp_path):
+def test_int16x8_activations_are_int16(tmp_path):
     path = tmp_path / "model.tflite"
     comparison = integer_export("int16x8", small(), path)
     types = operand_types(path.read_bytes())
@@ -231,14 +231,14 @@ def operand_types(content):
         (bit, "int16x8"),
     ],
 )
-def test_integer_convolutions(network, precision, tmp_path):
+def test_convolutions_are_quantized_to_integers(network, precision, tmp_path):
     integer_export(precision, network(), tmp_path / "model.tflite")
     types = operand_types((tmp_path / "model.tflite").read_bytes())
     assert types["CONV_2D"] == {"INT8" if precision == "int8" else "INT16"}
 
 
 @pytest.mark.slow
-def test_files_that_the_interpreter_cannot_run_are_not_written(tmp_path, monkeypatch):
+def test_files_that_the_interpreter_rejects_are_not_written(tmp_path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("Node number 3 (PADV2) failed to prepare")
 
@@ -249,7 +249,7 @@ def test_files_that_the_interpreter_cannot_run_are_not_written(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_smaller_files(tmp_path):
+def test_lower_precision_makes_files_smaller(tmp_path):
     # Wide enough that weights make up the file: the graph itself takes 20 kB.
     model, sizes = small(hidden_size=128, mlp_dim=512), {}
     for precision in ("float32", "float16", "dynamic_int8"):
@@ -267,7 +267,7 @@ def test_smaller_files(tmp_path):
     [("float32", 1e-5), ("float16", 1e-3), ("dynamic_int8", 0.05)],
 )
 @pytest.mark.slow
-def test_features_next_to_the_predictions(precision, error, tmp_path):
+def test_features_are_exported_with_the_predictions(precision, error, tmp_path):
     model = small()
     export(model, tmp_path / "with.tflite", precision=precision, batch_size=4, features=True)
     both = open_artifact(str(tmp_path / "with.tflite"))
@@ -297,14 +297,14 @@ def test_features_next_to_the_predictions(precision, error, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_weights_are_shared(tmp_path):
+def test_predictions_and_features_share_the_weights(tmp_path):
     model = small(hidden_size=128, mlp_dim=512)
     sizes = [len(tflite.convert(model, tiny.card(), features=features)) for features in (False, True)]
     assert sizes[1] - sizes[0] < 0.1 * sizes[0]
 
 
 @pytest.mark.slow
-def test_wrong_features_are_not_written(tmp_path, monkeypatch):
+def test_export_with_different_features_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(TFLitePredictor, "features", lambda self, images: np.zeros((6, 16)))
     with pytest.raises(verify.VerificationError, match=r"features: the difference is 1\.0e\+00 of the length"):
         export(small(), tmp_path / "a.tflite", features=True)
@@ -328,7 +328,7 @@ def test_every_image_calibrates_and_the_last_batch_is_full(images, batches, monk
 
 
 @pytest.mark.parametrize("precision", formats.TFLITE.precisions)
-def test_infinity_is_not_an_integer(precision):
+def test_infinite_padding_is_replaced_for_integer_activations(precision):
     """Only the padding with minus infinity is replaced, and only where activations are integers."""
     for padding, is_replaced in (("infinity", precision in ("int8", "int16x8")), ("zeros", False), (None, False)):
         model = types.SimpleNamespace(get_config=lambda padding=padding: {"pool_padding": padding})

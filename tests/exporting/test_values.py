@@ -49,7 +49,7 @@ FORMATS = {
     # Of the rounded precisions, the coarsest: values of 1950 ± 10 need more digits than it has.
     selection.cases(FORMATS, ["saved_model", "bfloat16", "tflite", "onnx", "openvino"], selection.EXHAUSTIVE),
 )
-def test_artifacts_return_the_unit_of_the_data(name, tmp_path):
+def test_artifacts_return_values_in_the_unit_of_the_data(name, tmp_path):
     for module in {"onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino",)}.get(name, ()):
         pytest.importorskip(module)
     path, options, limit = FORMATS[name]
@@ -76,7 +76,7 @@ def test_artifacts_return_the_unit_of_the_data(name, tmp_path):
 @pytest.mark.parametrize(
     "precision", selection.cases(formats.TFLITE.precisions, ["float16", "int8"], selection.EXHAUSTIVE)
 )
-def test_no_precision_loses_anything_on_large_means(precision, tmp_path):
+def test_large_means_are_added_without_loss_of_precision(precision, tmp_path):
     """The numbers are those of the same file before the mean is added, but for the rounding of float32."""
     model = inference_model(network(hidden_size=64, mlp_dim=128, num_heads=4))
     images = tiny.arrays(6, tiny.SIZE, tiny.SIZE) / np.float32(127.5) - 1
@@ -91,7 +91,7 @@ def test_no_precision_loses_anything_on_large_means(precision, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_first_graph_of_a_file_returns_values(tmp_path):
+def test_first_subgraph_returns_values(tmp_path):
     options = {"card": card(), "images": tiny.images(2), "features": True, "input_dtype": "uint8"}
     tflite.write(network(), str(tmp_path / "a.tflite"), **options)
     starts = starts_of_buffers((tmp_path / "a.tflite").read_bytes())

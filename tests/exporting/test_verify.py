@@ -9,13 +9,13 @@ from keras_vit.exporting import artifact_check, verify
 REFERENCE = np.array([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
 
 
-def test_equal_predictions():
+def test_equal_predictions_agree():
     comparison = verify.compare(REFERENCE, REFERENCE, np.array([0, 0, 2, 0]))
     assert comparison == verify.Comparison(4, 0.0, 0.0, 1.0, 0.75, 0.75)
     assert verify.failures(comparison, verify.Tolerance(0.0, 1.0, 0.0)) == []
 
 
-def test_differences_by_hand():
+def test_differences_computed_by_hand():
     candidate = REFERENCE.copy()
     candidate[1] = [0.45, 0.25, 0.3]  # another answer
     candidate[3] = [0.5 - 1e-7, 0.5 + 1e-7, 0.0]  # a tie, decided the other way
@@ -27,19 +27,19 @@ def test_differences_by_hand():
     assert comparison.accuracy == 0.5
 
 
-def test_no_accuracy_without_labels():
+def test_accuracy_is_not_reported_without_labels():
     comparison = verify.compare(REFERENCE, REFERENCE)
     assert comparison.accuracy is None
     assert "accuracy" not in comparison.summary()
     assert verify.failures(comparison, verify.Tolerance(0.1, 1.0, accuracy_drop=0.0)) == []
 
 
-def test_multi_label_accuracy():
+def test_multi_label_accuracy_is_computed():
     labels = np.array([[1, 1, 0], [0, 0, 1], [0, 0, 1], [0, 1, 0]])
     assert verify.compare(REFERENCE, REFERENCE, labels).accuracy == 0.5
 
 
-def test_the_answer_of_a_single_probability_is_yes_or_no():
+def test_single_probability_is_compared_at_one_half():
     """The outputs of an 8-bit file may differ by much, but the predicted class must not."""
     reference = np.array([[0.9], [0.6], [0.2], [0.4]])
     candidate = np.array([[0.6], [0.9], [0.4], [0.6]])  # the last one crosses one half
@@ -58,7 +58,7 @@ def test_nan_never_passes():
     assert len(verify.failures(comparison, verify.tolerance_of("float32"))) == 2
 
 
-def test_everything_that_is_wrong_is_said():
+def test_all_problems_are_reported():
     comparison = verify.Comparison(10, 0.5, 0.1, 0.8, 0.9, 0.7)
     with pytest.raises(verify.VerificationError) as caught:
         problems = verify.failures(comparison, verify.Tolerance(0.1, 0.9, 0.05))
@@ -71,7 +71,7 @@ def test_everything_that_is_wrong_is_said():
         assert remedy in message
 
 
-def test_limits_of_every_precision():
+def test_tolerances_of_every_precision():
     """Largest difference and agreement of probabilities, largest relative difference, and agreement of masks."""
     expected = {
         "float32": (1e-4, 1.0, 1e-4, 0.999),
@@ -94,7 +94,7 @@ def test_limits_of_every_precision():
         verify.tolerance_of("int3")
 
 
-def test_a_comparison_in_one_line():
+def test_comparison_is_summarized_in_one_line():
     probabilities = verify.Comparison(10, 0.5, 0.1, 0.8, 0.9, 0.7, precision="int8")
     expected = "10 images, largest difference 5.0e-01, top-1 agreement 80.00% (95% interval from 49.02%), accuracy"
     assert probabilities.summary() == f"{expected} 70.00% (model: 90.00%), computed in int8"
@@ -108,7 +108,7 @@ def test_a_comparison_in_one_line():
     assert verify.failures(probabilities, verify.Tolerance(0.5, 0.8)) == []
 
 
-def test_what_a_sample_does_not_show():
+def test_warnings_state_the_limits_of_the_sample():
     int8, agrees = verify.tolerance_of("dynamic_int8"), verify.Comparison(48, 0.22, 0.01, 1.0)
     assert agrees.agreement_low == pytest.approx(48 / (48 + 1.959964**2), rel=1e-6)  # Wilson's interval of 48 of 48
     moved, small = verify.warnings(agrees, int8)

@@ -43,7 +43,7 @@ def test_requests_have_the_shape_of_the_input():
     assert found[5][1]["images"].tolist() == [b"a", b"b", b"a"]
 
 
-def test_a_server_takes_a_thousand_records(tmp_path, monkeypatch):
+def test_more_than_a_thousand_warmup_requests_are_refused(tmp_path, monkeypatch):
     artifact = types.SimpleNamespace(path=str(tmp_path), signatures=dict.fromkeys("abcde"))
     with pytest.raises(ValueError, match="at most 1000 requests. Received: 1005"):
         warmup.write(artifact, "pets", tiny.images(1).contents, [1] * 201)
@@ -52,7 +52,7 @@ def test_a_server_takes_a_thousand_records(tmp_path, monkeypatch):
     assert warmup.write(artifact, "pets", tiny.images(1).contents, [1] * 200) == []
 
 
-def test_bytes_of_a_prediction_log():
+def test_prediction_log_is_encoded_by_the_published_field_numbers():
     """Against the encoding worked out by hand from the published field numbers."""
     values = np.arange(300, dtype=np.uint8)[:200]
     tensor = tf.make_tensor_proto(values).SerializeToString()  # more than 127 bytes: a length of two bytes
@@ -77,7 +77,7 @@ def size(content):
         np.array([b"\x00\xff", b""], object),
     ],
 )
-def test_records_are_those_of_the_published_package(published, value):
+def test_records_match_the_published_package(published, value):
     logs = published("tensorflow_serving.apis.prediction_log_pb2")
     record = warmup.encode("pets", "serve_tensor", {"a": value, "b": value[:1]})
     request = logs.PredictionLog.FromString(record).predict_log.request

@@ -30,7 +30,7 @@ FILTERS = {
 @pytest.mark.parametrize(
     ("patch_size", "size"), [(14, (224, 196)), ((16, 14), (224, 196)), ((14, 16), None), (16, None), (None, (224, 196))]
 )
-def test_a_size_that_is_not_a_multiple_of_the_patch_size_is_not_taken(patch_size, size):
+def test_size_that_is_not_a_multiple_of_the_patch_size_is_ignored(patch_size, size):
     found = Checkpoint(None, Layout("timm"), [], {}, arguments={"patch_size": patch_size})
     assert found.evaluated_size is None
     found.resizing = Resizing((224, 196), 256, "pillow_bicubic")
@@ -57,7 +57,7 @@ def pixels(pp, content):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_pixels_are_those_of_transformers(name, processed):
+def test_pixels_match_transformers(name, processed):
     document = PROCESSORS[name]
     mean, deviation = tuple(document["image_mean"]), tuple(document["image_std"])
     pp = f"{_preprocessing.of_transformers(document).operations()}|{operation((mean, deviation))}"
@@ -69,7 +69,7 @@ def test_pixels_are_those_of_transformers(name, processed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", FILTERS)
-def test_resizing_is_that_of_pillow(method):
+def test_resizing_matches_pillow(method):
     random = np.random.default_rng(0)
     for height, width, new_height, new_width in [(60, 17, 20, 31), (70, 40, 20, 20), (7, 9, 40, 3), (31, 31, 31, 12)]:
         image = random.integers(0, 256, (height, width, 3), np.uint8)
@@ -97,7 +97,7 @@ def test_floating_point_pixels_are_not_resized_as_bytes():
 
 
 @pytest.mark.parametrize("height,width", [(50, 91), (91, 50), (64, 67), (40, 40)])
-def test_the_evaluation_of_timm(height, width):
+def test_evaluation_preprocessing_of_timm_is_read(height, width):
     """By the rules of torchvision: the longer side is cut off, and half of a pixel is rounded to the even number."""
     random = np.random.default_rng(0)
     image = random.integers(0, 256, (height, width, 3), np.uint8)
@@ -122,7 +122,7 @@ def test_the_evaluation_of_timm(height, width):
         {},
     ],
 )
-def test_other_processors_are_not_guessed(document):
+def test_unsupported_processors_are_not_guessed(document):
     assert _preprocessing.of_transformers(document) is None
 
 
@@ -130,7 +130,7 @@ def test_other_processors_are_not_guessed(document):
     "config",
     [{}, {"input_size": [3, 32, 32], "crop_mode": "border"}, {"input_size": [3, 32, 32], "crop_pct": "1"}],
 )
-def test_other_evaluations_of_timm_are_not_guessed(config):
+def test_unsupported_timm_preprocessing_is_not_guessed(config):
     assert _preprocessing.of_timm(config) is None
 
 
@@ -145,14 +145,14 @@ def test_other_evaluations_of_timm_are_not_guessed(config):
         ((0, 32), 32, "pillow_bicubic", "down"),
     ],
 )
-def test_resizings_that_leave_nothing_to_crop_are_refused(size, resized, method, rounding):
+def test_resizings_smaller_than_the_crop_are_refused(size, resized, method, rounding):
     Resizing((32, 24), (32, 24), "pillow_bicubic", "even")  # without a crop
     Resizing((32, 32), 2**14, "pillow_bicubic")
     with pytest.raises(ValueError, match="`resized` must be|`method`|`rounding`|`size`"):
         Resizing(size, resized, method, rounding)
 
 
-def test_strings_of_resizings():
+def test_resizings_are_written_as_preprocessing_strings():
     gray = Resizing((20, 32), 40, "pillow_lanczos", "even")
     assert gray.operations(1) == (
         "decode(1, precise=True)|resize_small(40, 'pillow_lanczos')|central_crop((20, 32), rounding='even')"
@@ -163,7 +163,7 @@ def test_strings_of_resizings():
     assert gray.scaled((32, 32)).resized == (32, 32)  # a crop that is not square has no proportion
 
 
-def test_sizes_in_proportion():
+def test_resize_scales_with_the_crop():
     photo = Resizing((224, 224), 256, "pillow_bicubic")
     assert photo.scaled((518, 518)) == Resizing((518, 518), 592, "pillow_bicubic")
     assert Resizing((224, 224), 256, "pillow_bicubic").scaled((230, 230)).resized == 263  # 262.86
@@ -191,7 +191,7 @@ OF_FOLDER = (
 
 
 @pytest.mark.slow
-def test_a_folder_predicts_as_its_processor_prepares(folder, processed):
+def test_predictions_of_a_folder_use_its_processor(folder, processed):
     predictor = open_predictor(folder)
     assert predictor.card.preprocess == OF_FOLDER and predictor.card.image_shape == (42, 42, 3)
     content = encoded(processed["images/wide"])
@@ -204,7 +204,7 @@ def test_a_folder_predicts_as_its_processor_prepares(folder, processed):
 
 
 @pytest.mark.slow
-def test_a_model_knows_its_preprocessing(folder, tmp_path):
+def test_model_keeps_the_preprocessing_of_its_checkpoint(folder, tmp_path):
     model = keras_vit.model_from_checkpoint(folder, image_size=42)
     assert model.preprocess == OF_FOLDER
     assert keras_vit.model_from_checkpoint(folder).preprocess.startswith("decode(precise=True)|resize_small(64, ")
@@ -228,7 +228,7 @@ def test_a_checkpoint_without_a_head_returns_features(processed, tmp_path):
 
 
 @pytest.mark.slow
-def test_damaged_notes_are_refused(folder):
+def test_damaged_resizing_metadata_are_refused(folder):
     model = keras_vit.model_from_checkpoint(folder)
     for fields in ({}, {"size": [42, 42], "resized": 10**6, "method": "pillow_bicubic", "rounding": "down"}, "x"):
         with pytest.raises((ValueError, TypeError), match="resiz"):

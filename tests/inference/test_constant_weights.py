@@ -19,7 +19,7 @@ def images():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16"])
-def test_the_graph_has_constants_and_the_outputs_are_the_models(dtype, images):
+def test_constant_weights_leave_the_outputs_unchanged(dtype, images):
     model = models.representation(tiny.model(dtype=dtype))
     function = constant_weights.function(model, SPEC)
     graph = function.graph.as_graph_def()
@@ -40,7 +40,7 @@ def test_the_graph_has_constants_and_the_outputs_are_the_models(dtype, images):
         ("mixed_bfloat16", set(), False),
     ],
 )
-def test_where_it_pays(dtype, instructions, expected, monkeypatch):
+def test_weights_are_constants_only_where_this_is_faster(dtype, instructions, expected, monkeypatch):
     monkeypatch.setattr(constant_weights, "_instructions", lambda: instructions)
     model = tiny.model(dtype=dtype)
     size = 2 * model.count_params()
@@ -50,7 +50,7 @@ def test_where_it_pays(dtype, instructions, expected, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_classifiers_of_many_images(dtype, images, monkeypatch):
+def test_predictions_of_many_images_are_unchanged(dtype, images, monkeypatch):
     monkeypatch.setattr(constant_weights, "_instructions", lambda: {"amx_bf16"})
     predictor = KerasPredictor(tiny.model(dtype=dtype), tiny.card())
     before = predictor.predict(images)

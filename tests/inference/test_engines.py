@@ -40,7 +40,7 @@ def photos(tmp_path, monkeypatch):
     return tmp_path / "photos"
 
 
-def test_a_predictor_is_pickled_as_its_path(model, photos, monkeypatch):
+def test_predictor_is_pickled_as_its_path(model, photos, monkeypatch):
     monkeypatch.chdir(model.parent)
     predictor = keras_vit.open_predictor("model.keras", preprocess="value_range(0, 1)", class_names=tiny.CLASS_NAMES)
     content = pickle.dumps(predictor)
@@ -57,7 +57,7 @@ def test_a_predictor_is_pickled_as_its_path(model, photos, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_pickled_predictor_of_a_new_model_at_the_same_path(tmp_path):
+def test_unpickled_predictor_opens_the_new_model_at_the_same_path(tmp_path):
     path = tmp_path / "model.keras"
     for seed in range(2):
         tiny.model(seed).save(path)
@@ -66,7 +66,7 @@ def test_a_pickled_predictor_of_a_new_model_at_the_same_path(tmp_path):
 
 
 @pytest.mark.parametrize("features", [False, True])
-def test_columns_of_a_batch(features, model, photos):
+def test_ray_predictor_returns_the_columns_of_a_batch(features, model, photos):
     predict = inference.RayPredictor(str(model), features=features, top_k=1, preprocess="value_range(-1, 1)")
     contents = [path.read_bytes() for path in sorted(photos.iterdir())]
     found = predict({"__key__": np.array(list("abcdef")), "jpg": contents})
@@ -97,7 +97,7 @@ def test_shards_are_disjoint_and_complete():
 
 
 @pytest.mark.slow
-def test_the_tables_of_all_shards_are_the_table(model, photos):
+def test_tables_of_all_shards_add_up_to_the_whole_table(model, photos):
     for shard in (None, "0/2", "1/2"):
         arguments = [f"--model={model}", "--preprocess=value_range(-1, 1)", f"--output={shard and shard[0]}.jsonl"]
         assert call("train.predict", *arguments, *([f"--shard={shard}"] if shard else []), "photos") in (0, 1)
@@ -107,7 +107,7 @@ def test_the_tables_of_all_shards_are_the_table(model, photos):
     assert paths[0].isdisjoint(paths[1]) and len(paths[0] | paths[1]) == 6 and all(paths)
 
 
-def test_a_part_of_a_parquet_file_and_of_a_damaged_tar_file(model, photos, tmp_path):
+def test_shards_of_parquet_and_damaged_tar_files_are_read(model, photos, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     from keras_vit.inference import ray_engine
@@ -201,7 +201,7 @@ def test_ray_survives_a_killed_worker_and_a_restart(cluster, model, photos, monk
 
 
 @pytest.mark.engines
-def test_the_programs_on_ray_read_tar_and_parquet_files_lists_and_addresses(cluster, model, photos, monkeypatch):
+def test_programs_on_ray_read_tar_and_parquet_files_manifests_and_urls(cluster, model, photos, monkeypatch):
     import tarfile
 
     import pyarrow.parquet
@@ -230,7 +230,7 @@ def test_the_programs_on_ray_read_tar_and_parquet_files_lists_and_addresses(clus
 
 @pytest.mark.engines
 @pytest.mark.parametrize("engine", ["Ray Data", "Beam", "Spark", "Dask"])
-def test_the_snippets_of_the_page(engine, request, model, photos, monkeypatch):
+def test_snippets_of_the_page_run(engine, request, model, photos, monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     if engine == "Ray Data":
         request.getfixturevalue("cluster")

@@ -6,7 +6,7 @@ import pytest
 from keras_vit.inference.feature_store import FeatureStore
 
 
-def test_a_part_is_computed_once_for_a_description(tmp_path):
+def test_part_is_computed_once_per_description(tmp_path):
     folder, calls = str(tmp_path / "features"), []
 
     def compute():

@@ -39,13 +39,13 @@ def test_the_largest_version_is_served(tmp_path):
         (["metrics.jsonl", "1/"], None),
     ],
 )
-def test_the_artifact_in_a_directory(names, found, tmp_path):
+def test_artifact_in_a_directory_is_found(names, found, tmp_path):
     path = make(tmp_path, *names)
     expected = found and (f"{path}/{found[0]}".rstrip("/"), formats.FORMATS[found[1]])
     assert formats.find(path) == expected
 
 
-def test_one_of_several_artifacts_is_not_chosen(tmp_path):
+def test_several_artifacts_in_a_directory_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"must have one artifact. Received: .*/a\.tflite, .*/b\.onnx\."):
         formats.find(make(tmp_path, "b.onnx", "a.tflite"))
     with pytest.raises(FileNotFoundError, match=r"c\.onnx"):
@@ -59,7 +59,7 @@ def test_one_of_several_artifacts_is_not_chosen(tmp_path):
 @pytest.mark.parametrize(
     ("output", "name"), [("sigmoid", "probabilities"), ("mask", "mask"), ("tanh", None), (None, None)]
 )
-def test_the_output_is_read_from_the_card_or_the_run(output, name, tmp_path):
+def test_output_kind_is_read_from_the_card_or_the_run(output, name, tmp_path):
     artifact, run = make(tmp_path, "a.tflite") + "/a.tflite", make(tmp_path / "run", "model.keras")
     assert opening.stated_output(artifact) is opening.stated_output(run) is None
     for path in (model_card.path_of(artifact), f"{run}/config.json"):

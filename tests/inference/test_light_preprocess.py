@@ -12,7 +12,7 @@ from PIL import Image
 from keras_vit.data import parse, preprocess
 from keras_vit.inference import light_decode, light_preprocess, preparation
 from tests import tiny
-from tests.data import pictures
+from tests.data import example_images
 
 STRINGS = [
     "decode|resize(48)|value_range(-1, 1)",
@@ -52,11 +52,11 @@ def content_tensor(content):
 
 @pytest.mark.parametrize("pp", STRINGS)
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
-def test_png(pp, mode):
+def test_png_matches_tensorflow(pp, mode):
     assert_equal(pp, encoded("PNG", mode))
 
 
-def test_gray():
+def test_gray_images_match_tensorflow():
     assert_equal(GRAY, encoded("PNG", "L"))
 
 
@@ -64,14 +64,14 @@ def test_gray():
 @pytest.mark.parametrize(
     "options", [{"quality": 50}, {"quality": 95, "subsampling": 0}, {"progressive": True}], ids=str
 )
-def test_jpeg(pp, options):
+def test_jpeg_matches_tensorflow(pp, options):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
     for mode in ("RGB", "L"):
         assert_equal(pp, encoded("JPEG", mode, seed=len(options), **options))
 
 
 @pytest.mark.parametrize("orientation", range(10))
-def test_orientation(orientation):
+def test_exif_orientation_matches_tensorflow(orientation):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
     exif = Image.Exif()
     exif[0x112] = orientation
@@ -79,29 +79,35 @@ def test_orientation(orientation):
 
 
 @pytest.mark.parametrize("values", [(3, 6), (6, 3)])
-def test_the_largest_of_several_orientations(values):
+def test_several_orientations_match_tensorflow(values):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
-    content, one = encoded("JPEG"), pictures.exif_block(values[0])
+    content, one = encoded("JPEG"), example_images.exif_block(values[0])
     # Two entries in place of one, before the end of the directory.
-    block = one[:14] + b"\0\2" + one[16:-4] + pictures.exif_block(values[1])[16:]
-    assert_equal(STRINGS[0], content[:20] + pictures.segment(0xE1, block) + content[20:])
+    block = one[:14] + b"\0\2" + one[16:-4] + example_images.exif_block(values[1])[16:]
+    assert_equal(STRINGS[0], content[:20] + example_images.segment(0xE1, block) + content[20:])
 
 
 @pytest.mark.parametrize(
     "before",
-    [pictures.XMP, pictures.COMMENT, pictures.PHOTOSHOP, pictures.ICC, pictures.XMP + pictures.EXIF],
+    [
+        example_images.XMP,
+        example_images.COMMENT,
+        example_images.PHOTOSHOP,
+        example_images.ICC,
+        example_images.XMP + example_images.EXIF,
+    ],
     ids=["xmp", "comment", "photoshop", "icc", "two"],
 )
 @pytest.mark.parametrize("jfif", [True, False])
-def test_other_places_of_exif_are_left_to_tensorflow(before, jfif):
+def test_exif_at_other_positions_is_left_to_tensorflow(before, jfif):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
     content = encoded("JPEG")
-    content = content[: 20 if jfif else 2] + before + pictures.EXIF + content[20:]
+    content = content[: 20 if jfif else 2] + before + example_images.EXIF + content[20:]
     with pytest.raises(light_preprocess.NotCovered):
         light_preprocess.function_of(STRINGS[0])(content)
 
 
-PLAIN = pictures.encode(pictures.smooth())
+PLAIN = example_images.encode(example_images.smooth())
 END = PLAIN[-12:]
 ROWS = PLAIN[41:-16]  # the only part, between its name and its checksum
 
@@ -111,14 +117,14 @@ ROWS = PLAIN[41:-16]  # the only part, between its name and its checksum
     [
         PLAIN[:-13] + bytes([PLAIN[-13] ^ 1]) + END,
         PLAIN[:-12],
-        PLAIN[:33] + pictures.chunk(b"UNKN", b"") + PLAIN[33:],
-        PLAIN[:33] + pictures.chunk(b"l33t", b"") + PLAIN[33:],
+        PLAIN[:33] + example_images.chunk(b"UNKN", b"") + PLAIN[33:],
+        PLAIN[:33] + example_images.chunk(b"l33t", b"") + PLAIN[33:],
         PLAIN[:33] + PLAIN[8:],
-        PLAIN[:33] + pictures.chunk(b"IDAT", ROWS[:-4]) + END,
-        PLAIN[:33] + pictures.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS)[:-100])) + END,
-        PLAIN[:33] + pictures.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS) + bytes(9))) + END,
-        PLAIN[:33] + pictures.chunk(b"eXIf", pictures.exif_block(6)[6:]) + PLAIN[33:],
-        PLAIN[:33] + pictures.chunk(b"acTL", bytes(8)) + PLAIN[33:],
+        PLAIN[:33] + example_images.chunk(b"IDAT", ROWS[:-4]) + END,
+        PLAIN[:33] + example_images.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS)[:-100])) + END,
+        PLAIN[:33] + example_images.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS) + bytes(9))) + END,
+        PLAIN[:33] + example_images.chunk(b"eXIf", example_images.exif_block(6)[6:]) + PLAIN[33:],
+        PLAIN[:33] + example_images.chunk(b"acTL", bytes(8)) + PLAIN[33:],
     ],
     ids=[
         *("checksum", "no end", "unknown", "no name", "two headers", "no checksum of rows", "rows missing"),
@@ -190,12 +196,12 @@ def test_large_images_are_left_to_tensorflow(kind):
 
 
 @pytest.mark.parametrize("name", light_preprocess.OPERATIONS)
-def test_operations_have_the_arguments_of_the_others(name):
+def test_operations_have_the_arguments_of_the_tensorflow_operations(name):
     ours, theirs = (inspect.signature(f) for f in (light_preprocess.OPERATIONS[name], parse.OPS[name].factory))
     assert list(ours.parameters.values()) == list(theirs.parameters.values())
 
 
-def test_tensorflow_only_prepares_what_the_light_path_does_not_cover(monkeypatch):
+def test_tensorflow_preprocesses_only_what_the_light_path_does_not_cover(monkeypatch):
     pp, content = tiny.PREPROCESS, tiny.images(1).contents[0]
     expected = preprocess.single_image(pp)(content_tensor(content)).numpy()
     assert "tensorflow" in sys.modules
@@ -207,7 +213,7 @@ def test_tensorflow_only_prepares_what_the_light_path_does_not_cover(monkeypatch
     assert calls == [b"GIF89a"]
 
 
-def test_pillow_needs_bytes():
+def test_pillow_resizing_of_floats_is_left_to_tensorflow():
     """TensorFlow reports the error of a string that resizes numbers with Pillow."""
     with pytest.raises(light_preprocess.NotCovered):
         light_preprocess.function_of("decode|resize(64, cast=False)|resize(32, 'pillow_bicubic')")(encoded("PNG"))

@@ -18,12 +18,12 @@ MASK = np.array([[0, 0, 1, 1], [0, 2, 2, 1], [2, 2, 2, 2]], np.uint8)
 
 
 @pytest.mark.parametrize("size", [(3, 4), (7, 5), (2, 9), (1, 1), (64, 100)])
-def test_resizing_is_tensorflows(size):
+def test_resizing_matches_tensorflow(size):
     expected = tf.image.resize(MASK[..., None], size, "nearest")[..., 0]
     np.testing.assert_array_equal(masks.resized(MASK, size), expected)
 
 
-def test_predictions_by_hand():
+def test_mask_of_resized_logits_computed_by_hand():
     """Halfway between the centers of two patches their logits are equal, and the classes change."""
     raw = np.array([[[[3.0, 1.0], [1.0, 3.0]]]], np.float32)  # [1, 1, 2, 2]
     prediction = keras.ops.convert_to_numpy(outputs.Masks().predictions(raw, size=(2, 6)))
@@ -31,7 +31,7 @@ def test_predictions_by_hand():
     np.testing.assert_array_equal(prediction, [[[0, 0, 0, 1, 1, 1]] * 2])
 
 
-def test_predictions_are_the_largest_of_the_enlarged_logits():
+def test_masks_are_the_argmax_of_the_resized_logits():
     raw = np.random.default_rng(0).normal(size=(2, 3, 4, 300)).astype(np.float32)
     expected = np.argmax(tf.image.resize(raw, (9, 8), "bilinear"), axis=-1)
     prediction = keras.ops.convert_to_numpy(outputs.Masks().predictions(raw, size=(9, 8)))
@@ -42,7 +42,7 @@ def test_predictions_are_the_largest_of_the_enlarged_logits():
 
 
 @pytest.mark.parametrize("values", [MASK, MASK + 253, MASK.astype(np.int32) + 300])
-def test_files_are_those_of_pillow(values):
+def test_mask_files_match_pillow(values):
     opened = Image.open(io.BytesIO(masks.to_png(values)))
     np.testing.assert_array_equal(np.asarray(opened), values)
     np.testing.assert_array_equal(masks.from_png(masks.to_png(values)), values)
@@ -50,7 +50,7 @@ def test_files_are_those_of_pillow(values):
         np.testing.assert_array_equal(np.asarray(opened.convert("RGB"))[0, 0], masks.palette(256)[values[0, 0]])
 
 
-def test_files_of_images():
+def test_images_are_written_as_png():
     pixels = tiny.arrays(1, 20, 30)[0]
     for channels, mode in (([0], "L"), ([0, 1, 2], "RGB"), ([0, 1, 2, 0], "RGBA")):
         opened = Image.open(io.BytesIO(masks.to_png(pixels[..., channels])))
@@ -60,7 +60,7 @@ def test_files_of_images():
         masks.from_png(masks.to_png(pixels))
 
 
-def test_files_that_are_damaged():
+def test_damaged_mask_files_are_refused():
     good = masks.to_png(MASK)
     large = good[:16] + (30_000).to_bytes(4, "big") * 2 + good[24:]
     for content in (b"", good[:-40], b"GIF" + good, large):
@@ -68,7 +68,7 @@ def test_files_that_are_damaged():
             masks.from_png(content)
 
 
-def test_run_lengths():
+def test_run_lengths_round_trip():
     runs = masks.to_runs(MASK)
     assert runs.tolist() == [[0, 2], [1, 2], [0, 1], [2, 2], [1, 1], [2, 4]]
     np.testing.assert_array_equal(masks.from_runs(runs, MASK.shape), MASK)
@@ -79,7 +79,7 @@ def test_run_lengths():
             masks.from_runs(np.array(wrong), (4, 4))
 
 
-def test_colors_differ():
+def test_colors_of_all_classes_differ():
     """Each class has its color, next to its neighbors too; the overlay has half of it."""
     colors = masks.palette(256).astype(int)
     assert len(np.unique(colors, axis=0)) == 256
@@ -89,7 +89,7 @@ def test_colors_differ():
     np.testing.assert_array_equal(masks.overlay(image, MASK), (100 + colors[MASK]) // 2)
 
 
-def test_names_of_files(tmp_path):
+def test_mask_file_names_are_unique(tmp_path):
     assert masks.file_names("out", ["a/x.jpg", "b/y.png"])[1] == ("out/y.png", "out/y_overlay.png")
     same = masks.file_names("out", ["in/a/x.jpg", "in/b/c/x.png", "in/y.png"])
     assert [mask for mask, _ in same] == ["out/a/x.png", "out/b/c/x.png", "out/y.png"]
@@ -116,7 +116,7 @@ class MeanHead(keras.layers.Layer):
         (MeanHead(name="head"), tuple("abcdefghijklmnop"), "softmax"),
     ],
 )
-def test_kind_of_a_given_head(head, names, output):
+def test_output_kind_of_a_custom_head_is_determined(head, names, output):
     """Outputs of a user's head are those of classes where there are logits of patches, or names."""
     model = tiny.model(head=head)
     model.class_names = names
@@ -126,7 +126,7 @@ def test_kind_of_a_given_head(head, names, output):
 
 
 @pytest.mark.slow
-def test_masks_of_the_image(tmp_path):
+def test_masks_have_the_size_of_the_image(tmp_path):
     """A preprocessing that cuts the image is refused."""
     model = tiny.model(head=DenseHead(3))
     model.save(tmp_path / "model.keras")

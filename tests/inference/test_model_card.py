@@ -91,7 +91,7 @@ def test_a_changed_artifact_is_refused(copied):
     ],
     ids=str,
 )
-def test_an_edited_card_is_one_clear_error(copied, change):
+def test_edited_card_raises_one_clear_error(copied, change):
     path = model_card.path_of(str(copied))
     with open(path, encoding="utf-8") as file:
         content = json.load(file)
@@ -102,14 +102,14 @@ def test_an_edited_card_is_one_clear_error(copied, change):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
-def test_a_damaged_card_is_one_clear_error(copied, content):
+def test_damaged_card_raises_one_clear_error(copied, content):
     with open(model_card.path_of(str(copied)), "wb") as file:
         file.write(content)
     with pytest.raises(ValueError, match=r"coll\.tflite\.json"):
         open_artifact(str(copied))
 
 
-def test_a_missing_card_is_one_clear_error(copied):
+def test_missing_card_raises_one_clear_error(copied):
     os.remove(model_card.path_of(str(copied)))
     with pytest.raises(FileNotFoundError, match=r"coll\.tflite\.json.*Export the artifact again"):
         open_artifact(str(copied))
@@ -124,7 +124,7 @@ def test_an_artifact_may_be_renamed_together_with_its_card(copied):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", selection.cases(["flip", "cut", "missing"], ["flip"], selection.EXHAUSTIVE))
-def test_a_torn_saved_model_is_refused(served, tmp_path, damage):
+def test_damaged_saved_model_is_refused(served, tmp_path, damage):
     shutil.copytree(served[1] / "1", tmp_path / "1")
     (data,) = (tmp_path / "1" / "variables").glob("*.data-*")
     content = bytearray(data.read_bytes())
@@ -157,7 +157,7 @@ def test_every_file_of_a_saved_model_is_in_its_card(version, change):
         open_artifact(str(version))
 
 
-def test_hidden_files_do_not_belong_to_an_artifact(tmp_path):
+def test_hidden_files_are_not_part_of_an_artifact(tmp_path):
     """Network file systems create them while a file is open."""
     names = ("saved_model.pb", ".nfs01", "variables/.tmp", "variables/a.index", "assets.extra/requests")
     for name in (*names, f"assets.extra/{model_card.FILE_NAME}"):
@@ -186,7 +186,7 @@ def test_a_written_card_has_no_absolute_paths(tmp_path):
     assert sample_images.source_of(dataclasses.replace(written, recipe={"data": {"source": "digits"}})) == "digits"
 
 
-def test_a_cut_line_of_metrics_is_ignored(tmp_path):
+def test_truncated_line_of_metrics_is_ignored(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "eval_loss": 0.5}\n{"step": 2}\n{"step": 3, "eval_lo')
     assert run_directory.last_evaluation(str(tmp_path)) == {"step": 1, "eval_loss": 0.5}
     steps = {step: run_directory.last_evaluation(str(tmp_path), step) for step in (1, 2)}

@@ -30,7 +30,7 @@ def expected():
 @pytest.mark.parametrize(
     "name", selection.cases(["model.keras", "model.npz", "model.safetensors", "model_directory"], ["model.keras"])
 )
-def test_model_files(expected, name, tmp_path):
+def test_predictors_open_every_model_file(expected, name, tmp_path):
     model, probabilities = expected
     path = tmp_path / name
     if name.endswith(".keras"):
@@ -46,7 +46,7 @@ def test_model_files(expected, name, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_knows_its_preprocessing(tmp_path):
+def test_run_is_opened_with_its_preprocessing(tmp_path):
     tiny.write_digits_run(tmp_path / "run")
     for path in (tmp_path / "run", tmp_path / "run" / "model.keras"):
         predictor = inference.open_predictor(path)
@@ -74,7 +74,7 @@ def test_files_of_a_new_model_predict_without_further_arguments(name, tmp_path, 
 
 
 @pytest.mark.slow
-def test_an_artifact_knows_its_preprocessing(served):
+def test_artifact_is_opened_with_its_preprocessing(served):
     predictor = inference.open_predictor(served[1])
     assert predictor.kind == "saved_model"
     assert predictor.class_names == tiny.CLASS_NAMES
@@ -84,7 +84,7 @@ def test_an_artifact_knows_its_preprocessing(served):
 
 
 @pytest.mark.slow
-def test_labels_of_a_file(expected, tmp_path):
+def test_class_names_are_read_from_a_text_file(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
     (tmp_path / "names.txt").write_text("\n".join(tiny.CLASS_NAMES) + "\n", encoding="utf-8")
     open_with = {"preprocess": PREPROCESS, "class_names": tmp_path / "names.txt"}
@@ -95,7 +95,7 @@ def test_labels_of_a_file(expected, tmp_path):
 
 
 @pytest.mark.slow
-def test_names_of_the_classes_in_the_file(expected, tmp_path):
+def test_class_names_of_a_wrapped_model_are_found(expected, tmp_path):
     model = copy.deepcopy(expected[0])
     model.class_names = tiny.CLASS_NAMES
     inputs = keras.Input(model.input_shape[1:])
@@ -107,7 +107,7 @@ def test_names_of_the_classes_in_the_file(expected, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", ["\ufeffcafé\ndog\n", "café\r\ndog\r\n\r\n \n", "café\ndog"])
-def test_labels_of_a_file_of_an_editor(content, tmp_path):
+def test_byte_order_mark_and_blank_lines_in_class_name_files_are_ignored(content, tmp_path):
     """A byte order mark became part of the first name, and an empty line at the end a name."""
     tiny.model(classes=2).save(tmp_path / "model.keras")
     (tmp_path / "names.txt").write_bytes(content.encode())
@@ -124,7 +124,7 @@ def test_labels_of_a_file_of_an_editor(content, tmp_path):
         (b"\n", r"labels\.txt must have a text in each line. Received: an empty file"),
     ],
 )
-def test_labels_of_a_file_that_cannot_be_read(content, message, tmp_path):
+def test_unreadable_class_name_file_is_refused(content, message, tmp_path):
     tiny.model(classes=2).save(tmp_path / "model.keras")
     (tmp_path / "names.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -132,7 +132,7 @@ def test_labels_of_a_file_that_cannot_be_read(content, message, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_with_other_names_keeps_those_of_its_data(tmp_path):
+def test_run_opened_with_other_class_names_keeps_the_names_of_its_data(tmp_path):
     tiny.write_digits_run(tmp_path / "run")
     other = inference.open_predictor(tmp_path / "run", class_names=list("abcdefghij"))
     assert other.card.data["class_names"] == list("0123456789")
@@ -140,7 +140,7 @@ def test_a_run_with_other_names_keeps_those_of_its_data(tmp_path):
 
 
 @pytest.mark.slow
-def test_images_that_are_not_square(tmp_path):
+def test_models_with_rectangular_images_are_opened(tmp_path):
     """A model of 16 x 24 pixels sees an image as Pillow reads it."""
     model = tiny.model(image_size=(16, 24))
     model.save(tmp_path / "model.keras")
@@ -155,7 +155,7 @@ def test_images_that_are_not_square(tmp_path):
 
 
 @pytest.mark.slow
-def test_preprocess_of_other_models_must_be_known(tmp_path):
+def test_preprocess_is_required_if_unknown(tmp_path):
     keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()]).save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match=r"model\.keras.*preprocess"):
         inference.open_predictor(tmp_path / "model.keras")
@@ -169,7 +169,7 @@ def test_preprocess_of_other_models_must_be_known(tmp_path):
         (((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), "value_norm((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))"),
     ],
 )
-def test_preprocess_is_that_of_the_weights(normalization, values, tmp_path):
+def test_preprocess_follows_the_normalization_of_the_weights(normalization, values, tmp_path):
     model = tiny.model()
     model.input_normalization = normalization
     model.save(tmp_path / "model.keras")
@@ -181,7 +181,7 @@ def test_preprocess_is_that_of_the_weights(normalization, values, tmp_path):
     np.testing.assert_allclose(predictor.preprocess([tiny.encode(image, "png")])[0], expected, atol=1e-6)
 
 
-def test_files_that_cannot_be_opened(tmp_path):
+def test_unsupported_paths_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         inference.open_predictor(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text("{}")
@@ -192,7 +192,7 @@ def test_files_that_cannot_be_opened(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", selection.cases(["softmax", "sigmoid"], ["softmax"]))
-def test_a_model_that_ends_in_probabilities(output, tmp_path):
+def test_models_that_end_in_probabilities_are_recognized(output, tmp_path):
     model = tiny.model(classifier_activation=output)
     model.save(tmp_path / "model.keras")
     predictor = inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS)
@@ -202,7 +202,7 @@ def test_a_model_that_ends_in_probabilities(output, tmp_path):
 
 
 @pytest.mark.slow
-def test_any_keras_model_around_ours(expected, tmp_path):
+def test_wrapped_models_are_opened(expected, tmp_path):
     inputs = keras.Input((16, 16, 3))
     scaled = keras.Model(inputs, keras.layers.Rescaling(2.0)(expected[0](inputs)))
     scaled.save(tmp_path / "model.keras")
@@ -217,7 +217,7 @@ def sha256_of(path, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", selection.cases(["model.keras", "model.npz", "directory"], ["model.keras"]))
-def test_the_sha256_of_the_files_that_were_read(name, expected, tmp_path):
+def test_predictor_has_the_sha256_of_the_files_that_were_read(name, expected, tmp_path):
     path = tmp_path / name
     save = (lambda model: model.save(path)) if name.endswith(".keras") else functools.partial(save_files, path=path)
     save(expected[0])
@@ -242,7 +242,7 @@ def save_files(model, path):
 
 
 @pytest.mark.slow
-def test_the_sha256_of_shards(expected, tmp_path):
+def test_sha256_of_sharded_files_covers_all_shards(expected, tmp_path):
     keras_vit.save_checkpoint(expected[0], tmp_path / "whole", format="timm")
     tensors = safetensors.numpy.load_file(tmp_path / "whole" / "model.safetensors")
     names = sorted(tensors)
@@ -260,7 +260,7 @@ def test_the_sha256_of_shards(expected, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_sha256_of_another_model_in_a_run(tmp_path):
+def test_sha256_of_another_model_in_a_run_is_its_own(tmp_path):
     tiny.write_digits_run(tmp_path / "run")
     path = tmp_path / "run" / "other.keras"
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
@@ -269,7 +269,7 @@ def test_the_sha256_of_another_model_in_a_run(tmp_path):
         assert inference.open_predictor(file).card.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_the_sha256_of_an_artifact():
+def test_sha256_of_an_artifact_is_that_of_its_own_files():
     """That of the model it was exported from is another one."""
     one, other = ({"model": {"bytes": 1, "sha256": digit * 64}} for digit in "01")
     cards = [tiny.card(model_sha256="2" * 64, files=files) for files in (one, other, {})]
@@ -278,7 +278,7 @@ def test_the_sha256_of_an_artifact():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("any_size", [False, True])
-def test_another_image_size(any_size, tmp_path):
+def test_another_image_size_resizes_the_position_embeddings(any_size, tmp_path):
     """The positions of the file, a grid of 2 by 2, are resized as its project does it."""
     model = tiny.model()
     path = keras_vit.save_checkpoint(model, tmp_path / "model", format="timm")
@@ -293,7 +293,7 @@ def test_another_image_size(any_size, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_image_size_of_a_model_without(served, expected, tmp_path):
+def test_image_size_of_artifacts_and_other_keras_models_cannot_be_changed(served, expected, tmp_path):
     with pytest.raises(ValueError, match="image size.*image_size=32"):
         inference.open_predictor(served[1], image_size=32)
     keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()]).save(tmp_path / "model.keras")

@@ -50,7 +50,7 @@ def folder(tmp_path):
         lambda folder: [folder / "0.png", tiny.images(5).contents[1], *tiny.arrays(5)[2:4], str(folder / "4.png")],
     ],
 )
-def test_forms(form, folder):
+def test_images_are_accepted_in_every_form(form, folder):
     predictor = Means()
     images = predictor.preprocess(tiny.images(5).contents)
     expected = predictor.predict(images)
@@ -63,14 +63,14 @@ def test_forms(form, folder):
         assert not each.error
 
 
-def test_one_image(folder):
+def test_single_image_is_accepted_in_every_form(folder):
     predictor = Means()
     expected = predictor.predict(folder)[:1]
     for image in (folder / "0.png", tiny.images(1).contents[0], tiny.arrays(1)[0], Image.open(folder / "0.png")):
         np.testing.assert_array_equal(predictor.predict(image), expected)
 
 
-def test_pixels_of_a_model_that_takes_pixels():
+def test_uint8_input_of_the_model_size_is_not_preprocessed():
     """Those of its size are its input, and not prepared again."""
     predictor = Means(tiny.card(input_dtype="uint8"))
     pixels = tiny.arrays(2, tiny.SIZE, tiny.SIZE)
@@ -78,7 +78,7 @@ def test_pixels_of_a_model_that_takes_pixels():
     assert predictor.prepared(tiny.arrays(2)).dtype == np.float32
 
 
-def test_an_image_that_cannot_be_read(folder):
+def test_unreadable_image_is_reported_with_its_name(folder):
     (folder / "2.png").write_bytes(b"no image")
     (folder / "3.png").unlink()
     paths = [str(folder / f"{number}.png") for number in range(5)]
@@ -95,20 +95,20 @@ def test_an_image_that_cannot_be_read(folder):
 
 
 @pytest.mark.parametrize("images", [[b"", None], [tiny.arrays(1)[0], 5.0]])
-def test_other_things_are_refused(images):
+def test_other_types_are_refused(images):
     with pytest.raises(TypeError, match="images"):
         Means().predict(images)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_pixels_become_files_without_loss(channels):
+def test_pixels_are_encoded_losslessly(channels):
     pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 7, channels), np.uint8)
     for image, expected in zip(image_inputs.of_any(pixels), pixels, strict=True):
         found = np.asarray(Image.open(io.BytesIO(image.read())))
         np.testing.assert_array_equal(found.reshape(expected.shape), expected)
 
 
-def test_numbers_of_pixels_are_rounded():
+def test_float_pixels_are_rounded():
     (image,) = image_inputs.of_any(np.array([[[0.4], [0.6], [254.6]]]))
     assert np.asarray(Image.open(io.BytesIO(image.read()))).tolist() == [[0, 1, 255]]
 
@@ -117,7 +117,7 @@ def test_numbers_of_pixels_are_rounded():
     ("numbers", "are_pixels"),
     [([0, 255.0], True), ([0, 1.01], True), ([0, 1.0], False), ([-0.01, 9], False), ([0, 255.01], False)],
 )
-def test_other_numbers_are_not_pixels(numbers, are_pixels):
+def test_floats_outside_0_to_255_are_refused(numbers, are_pixels):
     """Numbers from 0 to 1 would be nearly black. Bytes of 0 and 1 may be."""
     pixels = np.array(numbers).reshape(1, 2, 1)
     with contextlib.nullcontext() if are_pixels else pytest.raises(ValueError, match="pixels from 0 to 255"):
@@ -132,7 +132,7 @@ def test_images_without_a_path_are_numbered(folder):
     assert [image.name for image in found] == expected
 
 
-def test_uncertainty_of_independent_classes():
+def test_uncertainty_of_independent_classes_is_that_of_the_least_certain():
     """The class next to one half decides, however certain the others are."""
     assert outputs.of("softmax").uncertainty(np.array([1.0, 0.0, 0.4]), independent=True) == pytest.approx(0.8)
     assert outputs.of("softmax").uncertainty(np.array([1.0, 0.0, 0.4]), independent=False) == pytest.approx(0.4)
@@ -140,7 +140,7 @@ def test_uncertainty_of_independent_classes():
     assert not tiny.card(data={"label_kind": "class"}).has_independent_classes
 
 
-def test_the_last_batch_is_filled_with_zeros():
+def test_last_batch_is_padded_with_zeros():
     images, seen = np.arange(1.0, 6.0)[:, None, None, None] * np.ones((1, 2, 3, 1)), []
 
     def means(batch):
@@ -171,7 +171,7 @@ def files_of(mode, **options):
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_an_opened_image_is_its_file(mode, orientation):
+def test_pillow_image_gives_the_prediction_of_its_file(mode, orientation):
     """However its pixels are stored, and before and after Pillow has decoded them."""
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -184,7 +184,7 @@ def test_an_opened_image_is_its_file(mode, orientation):
         np.testing.assert_array_equal(predictor.prepared([image.copy()]), expected)
 
 
-def test_modes_that_files_do_not_have():
+def test_pillow_modes_without_a_file_format_are_converted():
     """YCbCr, HSV and floats are the picture; only the first frame of a file is in the file of the image."""
     gray, colors = (np.full((9, 9, *more), 77, np.uint8) for more in ((), (3,)))
     for image in (
@@ -199,7 +199,7 @@ def test_modes_that_files_do_not_have():
     np.testing.assert_array_equal(Means().prepared(deep), Means().prepared(colors))
 
 
-def test_a_changed_image_is_not_its_file():
+def test_edited_pillow_image_is_not_read_from_its_file():
     (content, image), _ = files_of("RGB")
     image.paste((0, 0, 0), (0, 0, 40, 30))
     assert not np.array_equal(Means().prepared(image), Means().prepared(content))
@@ -213,7 +213,7 @@ def test_integers_are_pixels(dtype):
         np.testing.assert_array_equal(Means().prepared(images), Means().prepared(pixels))
 
 
-def test_preprocessed_images_in_other_forms():
+def test_preprocessed_images_are_accepted_as_lists_and_iterators():
     images = np.random.default_rng(0).uniform(-1, 1, (2, tiny.SIZE, tiny.SIZE, 3)).astype(np.float32)
     expected = Means().predict(images)
     for form in (list(images), iter(images), [images]):
@@ -225,13 +225,13 @@ def test_preprocessed_images_in_other_forms():
 @pytest.mark.parametrize(
     "images", [[], (), iter([]), np.zeros((80, 100, 3), np.float32), np.float32(5), np.zeros((3, 3))]
 )
-def test_what_is_no_image_is_named(images):
+def test_arrays_that_are_not_images_are_refused(images):
     for method in (Means().predict, Means().prepared):
         with pytest.raises(ValueError, match="images"):
             method(images)
 
 
-def test_each_named_image_has_an_answer(folder):
+def test_repeated_images_each_get_a_prediction(folder):
     paths = [f"{folder}/1.png", f"{folder}/0.png", f"{folder}/1.png"]
     assert len(Means().predict(paths)) == 3
     assert [each.name for each in Means().predict_each(path for path in paths)] == paths

@@ -33,7 +33,7 @@ def opened(monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "threads"), [(3, 3), (None, os.cpu_count())])
-def test_threads_of_a_tflite_file(given, threads, opened, tmp_path, monkeypatch):
+def test_num_threads_applies_to_tflite(given, threads, opened, tmp_path, monkeypatch):
     record, found = opened
     (tmp_path / "a.tflite").write_bytes(b"1234TFL3")
     monkeypatch.setattr("keras_vit.inference.model_card.read", lambda path: tiny.card())
@@ -44,7 +44,7 @@ def test_threads_of_a_tflite_file(given, threads, opened, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("given", "threads"), [(3, 3), (None, os.cpu_count())])
-def test_threads_of_an_onnx_file(given, threads, opened, monkeypatch):
+def test_num_threads_applies_to_onnx(given, threads, opened, monkeypatch):
     runtime = pytest.importorskip("onnxruntime")
     record, found = opened
     monkeypatch.setattr(runtime, "InferenceSession", record)
@@ -59,7 +59,7 @@ def test_threads_of_an_onnx_file(given, threads, opened, monkeypatch):
 
 
 @OF_WEIGHTS
-def test_the_precision_of_an_onnx_file_that_another_program_quantized(dtype, precision, tmp_path):
+def test_precision_of_an_externally_quantized_onnx_file_is_detected(dtype, precision, tmp_path):
     library = pytest.importorskip("onnx")
     weights = library.numpy_helper.from_array(np.ones((2, 3), dtype), "weights")
     path = str(tmp_path / "a.onnx")
@@ -69,7 +69,7 @@ def test_the_precision_of_an_onnx_file_that_another_program_quantized(dtype, pre
 
 
 @OF_WEIGHTS
-def test_the_precision_of_an_openvino_file_that_another_program_quantized(dtype, precision, tmp_path):
+def test_precision_of_an_externally_quantized_openvino_file_is_detected(dtype, precision, tmp_path):
     runtime = pytest.importorskip("openvino")
     images = runtime.opset13.parameter([2, 3], np.float32)
     weights = runtime.opset13.convert(runtime.opset13.constant(np.ones((2, 3), dtype)), "f32")
@@ -80,7 +80,7 @@ def test_the_precision_of_an_openvino_file_that_another_program_quantized(dtype,
 
 
 @pytest.mark.parametrize(("given", "threads"), [(3, {"INFERENCE_NUM_THREADS": 3}), (None, {})])
-def test_threads_of_an_openvino_file(given, threads, opened, monkeypatch):
+def test_num_threads_applies_to_openvino(given, threads, opened, monkeypatch):
     record, found = opened
     core = types.SimpleNamespace(read_model=lambda path: path, compile_model=record)
     monkeypatch.setattr(openvino, "import_openvino", lambda: types.SimpleNamespace(Core=lambda: core))
@@ -94,7 +94,7 @@ def test_threads_of_an_openvino_file(given, threads, opened, monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "threads"), [(3, 3), (None, 0)])
-def test_threads_of_a_saved_model(given, threads, opened, monkeypatch):
+def test_num_threads_applies_to_saved_models(given, threads, opened, monkeypatch):
     """TensorFlow uses all cores for 0. The session has threads of its own."""
     record, found = opened
     monkeypatch.setattr("keras_vit.inference.model_card.read", lambda path: tiny.card())
@@ -105,7 +105,7 @@ def test_threads_of_a_saved_model(given, threads, opened, monkeypatch):
     assert settings["config"].intra_op_parallelism_threads == threads and settings["config"].use_per_session_threads
 
 
-def test_warnings_of_the_loader_are_hidden_only_meanwhile():
+def test_warnings_of_the_loader_are_hidden_only_while_loading():
     logger = saved_model.tf.get_logger()
     before = logger.level
     try:

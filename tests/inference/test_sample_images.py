@@ -8,13 +8,13 @@ from keras_vit import data
 from keras_vit.inference import sample_images
 from keras_vit.inference.model_card import ModelCard
 from tests import tiny
-from tests.data import pictures
+from tests.data import example_images
 
 
 @pytest.fixture
 def folder(tmp_path):
     """30 images, an empty file and a link to a file that does not exist."""
-    root = pictures.folder(tmp_path / "set", count=10)
+    root = example_images.folder(tmp_path / "set", count=10)
     (tmp_path / "set" / "cat" / "empty.jpg").write_bytes(b"")
     (tmp_path / "set" / "cat" / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     return root
@@ -42,7 +42,7 @@ def test_a_missing_file_is_an_unreadable_image(given, folder, caplog):
     assert "gone.jpg" in caplog.text and "empty.jpg" in caplog.text
 
 
-def test_no_file_can_be_read(tmp_path):
+def test_unreadable_sample_images_are_refused(tmp_path):
     (tmp_path / "a.jpg").symlink_to(tmp_path / "nowhere.jpg")
     with pytest.raises(ValueError, match="None of the images"):
         sample_images.for_model(card(tmp_path), 5, patterns=[f"{tmp_path}/*.jpg"], on_bad_image="skip")
@@ -68,9 +68,9 @@ def test_each_split_of_an_artifact_is_compared_with_its_own_number_of_examples(c
 
 
 @pytest.mark.parametrize(("max_pixels", "kept"), [(0, 2), (480, 2), (479, 1)])
-def test_images_within_the_limit_of_an_artifact(max_pixels, kept):
+def test_images_above_the_pixel_limit_are_removed(max_pixels, kept):
     """480 and 64 pixels; 0 is no limit."""
-    contents = [tiny.images(1).contents[0], pictures.encode(tiny.arrays(1, 8, 8)[0])]
+    contents = [tiny.images(1).contents[0], example_images.encode(tiny.arrays(1, 8, 8)[0])]
     images = sample_images.SampleImages(contents, None, ["a", "b"])
     assert sample_images.within(images, max_pixels).names == ["a", "b"][2 - kept :]
 

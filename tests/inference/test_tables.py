@@ -48,7 +48,7 @@ def fill(path, predictions, card=CARD, top_k=2, paths=(), **options):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_table_grows(suffix, tmp_path):
+def test_table_is_continued_in_the_requested_order(suffix, tmp_path):
     """Rows stay as they were, those of unreadable images are tried again, and the order is the requested one."""
     if suffix == ".parquet":
         pytest.importorskip("pyarrow")
@@ -67,7 +67,7 @@ def test_a_table_grows(suffix, tmp_path):
     assert [row["path"] for row in read(path)] == ["x.png", *NAMES, "y.png"]
 
 
-def test_values_and_shares(tmp_path):
+def test_values_and_mask_shares_are_columns(tmp_path):
     values = tiny.card("values", values=VALUES.to_dict())
     values = dataclasses.replace(values, class_names=())
     fill(tmp_path / "values.jsonl", [Prediction("a", np.zeros(2), [("age", 41.5), ("label", 2.0)])], values)
@@ -81,7 +81,7 @@ def test_values_and_shares(tmp_path):
         tables.columns_of(dataclasses.replace(masks, class_names=("sky", "error")), 5)
 
 
-def test_the_file_grows_while_the_program_runs(tmp_path, monkeypatch):
+def test_rows_are_written_while_the_program_runs(tmp_path, monkeypatch):
     """A killed process loses no more than the rows since the last write; an interruption loses none."""
     monkeypatch.setattr(tables, "_WRITE_EVERY", 0.0)
     path = tmp_path / "table.csv"
@@ -99,7 +99,7 @@ def test_the_file_grows_while_the_program_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("machine", ["first", "second"])
-def test_a_table_in_a_bucket_grows_there_and_is_continued(machine, store, monkeypatch):  # noqa: F811
+def test_table_in_a_bucket_is_continued_after_a_kill(machine, store, monkeypatch):  # noqa: F811
     """The process is killed before its end: this machine has all written rows, another one those of the last upload."""
     monkeypatch.setattr(tables, "_WRITE_EVERY", 0.0)
     monkeypatch.setattr(locks, "SILENCE", 0)
@@ -116,7 +116,7 @@ def test_a_table_in_a_bucket_grows_there_and_is_continued(machine, store, monkey
         assert fill(pathlib.Path(path), [], paths=NAMES) == NAMES[: 2 if machine == "first" else 1]
 
 
-def test_a_large_file_is_written_less_often(tmp_path, monkeypatch):
+def test_slow_writes_are_less_frequent(tmp_path, monkeypatch):
     """A write that takes 3 s is followed by one after a minute."""
     times = iter([100.0, 103.0, 163.0, 163.1, 163.1, 163.1])
     path = tmp_path / "table.csv"
@@ -131,7 +131,7 @@ def test_a_large_file_is_written_less_often(tmp_path, monkeypatch):
                 assert len(read(path)) == rows
 
 
-def test_columns_are_those_of_the_classes_that_there_are():
+def test_columns_are_limited_to_the_number_of_classes():
     assert list(tables.columns_of(CARD, 9))[-5:] == ["label_7", "probability_7", "uncertainty", "error", "model"]
 
 
@@ -192,7 +192,7 @@ def test_copies_never_overwrite(tmp_path):
     assert len(list(target.iterdir())) == 2
 
 
-def test_folders_of_any_classes():
+def test_class_folders_have_valid_unique_names():
     classes = ("../up", "a/b", "a:b", ".", "", "none", "é" * 300, "\x00")
     names = folder_names(classes, "none")
     assert list(names) == list(classes) and len({name.casefold() for name in names.values()} | {"none"}) == 9
@@ -204,7 +204,7 @@ def test_folders_of_any_classes():
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("kind", ["probabilities", "mask"])
-def test_every_name_is_read_back(suffix, kind, tmp_path):
+def test_names_round_trip(suffix, kind, tmp_path):
     """Names of files and classes are texts, in columns and as columns, and no text is a formula in a spreadsheet."""
     if suffix == ".parquet":
         pytest.importorskip("pyarrow")
@@ -239,7 +239,7 @@ def test_a_row_with_a_wrong_number_is_refused(change, tmp_path):
         fill(path, [])
 
 
-def test_a_cut_table_is_refused(tmp_path):
+def test_truncated_table_is_refused(tmp_path):
     path = tmp_path / "table.csv"
     fill(path, [found(NAMES[0])])
     for length in (-3, -14):

@@ -27,7 +27,7 @@ def restored(model, images):
 
 
 @pytest.mark.slow
-def test_a_file(tmp_path):
+def test_file_of_a_regression_model_predicts_values(tmp_path):
     model = network()
     model.save(tmp_path / "model.keras")
     predictor = inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS)
@@ -90,7 +90,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run(run):
+def test_run_of_a_regression_predicts_values(run):
     predictor = inference.open_predictor(run)
     images = np.random.default_rng(0).uniform(-1, 1, (3, 8, 8, 1)).astype(np.float32)
     assert (predictor.card.output, predictor.card.names) == ("values", VALUES.names)
@@ -98,7 +98,7 @@ def test_a_run(run):
 
 
 @pytest.mark.slow
-def test_predict(run, tmp_path, capsys):
+def test_predict_prints_values(run, tmp_path, capsys):
     predictor = inference.open_predictor(run)
     paths = [tmp_path / "a.png", tmp_path / "bad.png"]
     paths[0].write_bytes(tiny.images(1).contents[0])
@@ -117,7 +117,7 @@ def test_predict(run, tmp_path, capsys):
         call("train.predict", f"--model={run}", "--top_k=3", paths[0])
 
 
-def test_a_function():
+def test_function_predictor_returns_values_in_their_unit():
     card = dataclasses.replace(tiny.card("values", values=VALUES.to_dict()), class_names=())
     predictor = inference.FunctionPredictor(card, lambda images: (images, np.float32([[0.0, 1.0]])))
     np.testing.assert_allclose(predictor.predict(np.zeros((1, 2))), [[40.0, 1.8]], rtol=1e-6)
@@ -125,7 +125,7 @@ def test_a_function():
         outputs.Numbers().predictions(np.zeros((1, 2)))
 
 
-def test_numbers_read_well():
+def test_values_are_printed_with_five_significant_digits():
     kind, numbers = outputs.of("values"), [1953.42, 128249.6, 19.99, 0.03125, -3, 99999.7, 99999.4, -128249.6]
     lines = kind.as_text(kind.parts(np.float32(numbers), list("abcdefgh"))).splitlines()
     assert [line.split()[1] for line in lines] == [

@@ -10,7 +10,7 @@ from train.report import cards
 
 
 @pytest.mark.slow
-def test_equal_to_hugging_face():
+def test_attention_maps_match_hugging_face():
     golden = golden_data.load("hf_vit_io")
     model = checkpoints.model_from_checkpoint(
         golden_data.path("hf_vit.safetensors"), config=golden_data.path("hf_vit_config.json")
@@ -27,7 +27,7 @@ def test_equal_to_hugging_face():
 @pytest.mark.parametrize(
     "name", selection.cases(small.VARIANTS, ("token", "map", "registers", "hybrid", "relative", "bfloat16"))
 )
-def test_every_variant(name):
+def test_attention_maps_of_every_variant_sum_to_one(name):
     model, images = small.shared(name), small.images()
     prefix = small.PREFIX.get(name, 1)
     tokens = prefix + 12
@@ -47,7 +47,7 @@ def test_every_variant(name):
 
 
 @pytest.mark.slow
-def test_tokens_that_the_output_reads():
+def test_grids_contain_the_attention_of_the_tokens_read_by_the_output():
     token, gap, deit, registers = (small.maps(name) for name in ("token", "gap", "deit", "registers"))
     weights = token["encoderblock_1"]
     np.testing.assert_array_equal(token.grids()["encoderblock_1"], weights[:, :, 0, 1:].reshape(3, 2, 4, 3))
@@ -72,7 +72,7 @@ def test_tokens_that_the_output_reads():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "gap", "map", "deit", "mean_of_all"])
-def test_the_maps_of_a_page_are_those_of_the_functions(name):
+def test_maps_of_a_page_match_the_functions(name):
     model, images = small.model(**small.VARIANTS[name]), small.images(1)
     maps = inspection.attention_maps(model, images)
     example = examples.Example("a", np.zeros((*small.SIZE, 3), np.uint8), images[0])
@@ -103,7 +103,7 @@ def test_the_model_is_not_changed():
 
 
 @pytest.mark.slow
-def test_models_made_of_one():
+def test_wrapped_models_have_the_maps_of_the_inner_model():
     inner, images = small.model(), small.images()
     expected = inspection.attention_maps(inner, images)
     inputs = keras.Input((*small.SIZE, 3))
@@ -131,7 +131,7 @@ class Flipped(keras.layers.Layer):
 
 
 @pytest.mark.slow
-def test_augmentation_layers_do_nothing():
+def test_augmentation_layers_are_inactive():
     inner, images = small.model(num_layers=1), small.images()
     inputs, tensor = keras.Input((*small.SIZE, 3)), keras.Input((*small.SIZE, 3))
     drop_always = keras.Model(tensor, keras.layers.Dropout(0.9)(tensor, training=True))
@@ -155,7 +155,7 @@ def test_augmentation_layers_do_nothing():
 
 
 @pytest.mark.slow
-def test_two_models_in_one():
+def test_maps_of_an_ensemble_are_named_by_model():
     first, second = small.model(seed=1, name="one"), small.model(seed=2, name="two")
     inputs = keras.Input((*small.SIZE, 3))
     ensemble = keras.Model(inputs, keras.layers.Average()([first(inputs), second(inputs)]))
@@ -180,7 +180,7 @@ class Wrapper(keras.Model):
 
 
 @pytest.mark.slow
-def test_errors():
+def test_wrong_models_and_images_are_refused():
     model, images = small.model(), small.images()
     with pytest.raises(ValueError, match="BiT is a ResNet.*layer_features, cka and occlusion_sensitivity"):
         inspection.attention_maps(models.BiTResNet((1,), image_size=32, classes=2), images)
@@ -198,7 +198,7 @@ def test_errors():
 
 
 class TestRollout:
-    def test_two_layers_by_hand(self):
+    def test_rollout_of_two_layers_computed_by_hand(self):
         # One image, one head, two tokens.
         first = np.array([[[[0.5, 0.5], [0.2, 0.8]]]])
         second = np.array([[[[0.4, 0.6], [1.0, 0.0]]]])
@@ -210,12 +210,12 @@ class TestRollout:
         )
 
     @pytest.mark.parametrize(("fusion", "fused"), [("mean", [0.45, 0.55]), ("max", [0.8, 0.9]), ("min", [0.1, 0.2])])
-    def test_fusion_of_heads(self, fusion, fused):
+    def test_attention_heads_are_fused_by_mean_max_and_min(self, fusion, fused):
         heads = np.array([[[[0.1, 0.9], [0.5, 0.5]], [[0.8, 0.2], [0.5, 0.5]]]])  # [1, 2, 2, 2]
         row = (np.array(fused) + [1, 0]) / (sum(fused) + 1)
         np.testing.assert_allclose(inspection.attention_rollout([heads], fusion)[0, 0], row, rtol=1e-6)
 
-    def test_discarding(self):
+    def test_smallest_attention_weights_are_discarded(self):
         weights = np.array([[[[0.1, 0.9], [0.4, 0.6]]]])
         expected = [[[0.0, 1.0], [0.0, 1.0]]]  # of four weights the two smallest, .1 and .4, are gone
         np.testing.assert_allclose(inspection.attention_rollout([weights], discard_ratio=0.5, residual=False), expected)
@@ -224,13 +224,13 @@ class TestRollout:
         )
 
     @pytest.mark.slow
-    def test_rows_are_shares(self):
+    def test_rollout_rows_sum_to_one(self):
         maps = inspection.attention_maps(small.model(num_layers=5), small.images())
         rollout = inspection.attention_rollout(maps, "max", 0.4)
         np.testing.assert_allclose(rollout.sum(-1), 1, rtol=1e-5)
         assert rollout.min() >= 0
 
-    def test_errors(self):
+    def test_wrong_rollout_arguments_are_refused(self):
         with pytest.raises(ValueError, match="'mean', 'max', 'min'.*Received: head_fusion='median'"):
             inspection.attention_rollout([np.ones((1, 1, 2, 2))], "median")
         with pytest.raises(ValueError, match="discard_ratio"):

@@ -28,7 +28,7 @@ def mean_distance(rows, columns, height, width):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "gap", "map", "registers", "deit", "hybrid", "any_size"])
-def test_uniform_attention(name):
+def test_distance_of_uniform_attention_is_the_mean_distance(name):
     model = uniform(**small.VARIANTS[name])
     found = inspection.attention_distance(model, small.images())
     assert found.shape == (2, 2)
@@ -36,14 +36,14 @@ def test_uniform_attention(name):
 
 
 @pytest.mark.slow
-def test_two_patches_on_a_line():
+def test_distance_of_two_patches_computed_by_hand():
     # Of two patches 8 pixels apart, uniform attention reaches 0 half of the time and 8 the other half.
     model = uniform(image_size=(8, 16), pooling="gap")
     np.testing.assert_allclose(inspection.attention_distance(model, small.images(size=(8, 16))), 4.0, rtol=1e-6)
 
 
 @pytest.mark.slow
-def test_patches_that_are_not_square():
+def test_distance_of_rectangular_patches():
     found = inspection.attention_distance(uniform(patch_size=(16, 8)), small.images())
     np.testing.assert_allclose(found, mean_distance(2, 3, 16, 8), rtol=1e-5)
 
@@ -56,7 +56,7 @@ def test_without_normalization_other_tokens_count_as_near():
 
 
 @pytest.mark.slow
-def test_equal_to_the_definition():
+def test_distance_matches_the_definition():
     model, images = small.shared(), small.images()
     table = distance.patch_distances((4, 3), (8, 8))
     expected = []
@@ -68,7 +68,7 @@ def test_equal_to_the_definition():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [2, 7])
-def test_however_the_images_come(batch_size):
+def test_distance_is_the_same_for_arrays_lists_and_generators(batch_size):
     model, images = small.shared(), small.images(5)
     expected = inspection.attention_distance(model, images)
     for source in (list(images), (images[i : i + 2] for i in (0, 2, 4))):
@@ -102,7 +102,7 @@ def test_memory_does_not_grow_with_the_images():
     assert held[1] - held[0] < 0.5e6
 
 
-def test_no_images():
+def test_empty_images_are_refused():
     with pytest.raises(ValueError, match="at least one image"):
         inspection.attention_distance(small.shared(), [])
 

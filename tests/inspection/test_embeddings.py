@@ -16,7 +16,7 @@ def test_similarity_is_symmetric_with_unit_diagonal(arguments):
     assert np.abs(square).max() <= 1 + 1e-6
 
 
-def test_similarity_is_of_the_patches_positions():
+def test_similarity_compares_only_patch_positions():
     model = small.shared()
     table = np.array(model.get_layer("posembed_input").pos_embedding)  # the class token's comes first
     first, last = table[0, 1], table[0, -1]
@@ -24,7 +24,7 @@ def test_similarity_is_of_the_patches_positions():
     assert inspection.position_similarity(model)[0, 0, 3, 2] == pytest.approx(expected, rel=1e-5)
 
 
-def test_one_table_for_every_layer():
+def test_similarity_of_per_layer_position_embeddings():
     model = small.shared("every_layer")
     first, second = (inspection.position_similarity(model, layer) for layer in (0, 1))
     assert not np.allclose(first, second)
@@ -34,7 +34,7 @@ def test_one_table_for_every_layer():
 
 
 @pytest.mark.parametrize("kind", ["relative", "none"])
-def test_no_table(kind):
+def test_models_without_position_embeddings_are_refused(kind):
     with pytest.raises(ValueError, match="adds no position embeddings"):
         inspection.position_similarity(small.model(position_embedding=kind))
 
@@ -53,7 +53,7 @@ def test_filters_are_principal_components():
     np.testing.assert_allclose(np.linalg.eigvalsh(covariance)[::-1][:28], variance, rtol=1e-4)
 
 
-def test_a_filter_that_was_planted():
+def test_recovers_a_known_filter():
     model = small.model(hidden_size=32)
     pattern = np.random.default_rng(0).normal(size=(8, 8, 3))
     pattern *= np.sign(pattern.ravel()[np.abs(pattern).argmax()]) / np.linalg.norm(pattern)
@@ -62,12 +62,12 @@ def test_a_filter_that_was_planted():
     np.testing.assert_allclose(inspection.embedding_filters(model, 1)[0], pattern, atol=5e-3)
 
 
-def test_fewer_components_than_asked_for():
+def test_filters_are_limited_to_the_available_components():
     assert inspection.embedding_filters(small.model(patch_size=1, image_size=4, channels=1), 28).shape == (1, 1, 1, 1)
 
 
 @pytest.mark.slow
-def test_resnets_show_their_root():
+def test_filters_of_resnets_are_those_of_the_root_convolution():
     hybrid = small.shared("hybrid")
     bit = models.BiTResNet((1,), image_size=32, classes=2)
     for model in (hybrid, bit, keras.Sequential([hybrid])):

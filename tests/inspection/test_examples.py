@@ -14,7 +14,7 @@ from train.report import cards, report
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
 
-def test_the_surest_mistakes_come_first():
+def test_most_confident_mistakes_come_first():
     """Half of the places are for mistakes, the others are spread over what was right."""
     right = np.array([True, False, True, False, True, False, True, True])
     sure = np.array([0.9, 0.6, 0.8, 0.9, 0.7, 0.7, 0.6, 0.55])
@@ -23,7 +23,7 @@ def test_the_surest_mistakes_come_first():
     assert examples.choose(6, right[[1, 3, 5]], sure[[1, 3, 5]], 3) == [1, 2, 0]  # nothing was right
 
 
-def test_without_labels_they_are_spread():
+def test_examples_without_labels_are_evenly_spaced():
     assert examples.choose(3, None, None, 9) == [0, 4, 8]
     assert examples.choose(5, None, None, 2) == [0, 1]
 
@@ -57,7 +57,7 @@ def test_five_predictions_and_the_attention_of_an_exported_model():
     assert [view.frames for view in views] == [("whole model",), ("block 1", "block 2")]
 
 
-def test_masks_of_an_image():
+def test_card_of_a_mask_shows_iou_per_class():
     """Of the first class one of two pixels is right, of the second none: a quarter."""
     masks = {"mask": np.array([[0, 0], [-1, -1]]), "predicted": np.array([[1, 0], [1, 1]])}
     example = examples.Example("a", np.zeros((2, 2, 3), np.uint8), np.zeros((2, 2, 3)), **masks)
@@ -69,7 +69,7 @@ def test_masks_of_an_image():
     assert cards._mask_fields(examples.Example("a", example.pixels, example.image, mask=example.mask), ()) == {}
 
 
-def test_pixels_of_each_class_are_those_of_the_true_masks():
+def test_pixels_per_class_are_counted_in_the_true_masks():
     found = {"confusion": np.array([[3, 1], [0, 2]]), "per_class": {"iou": np.array([0.75, 2 / 3])}}
     classes = report._classes(found, ("sky", "sea"))
     assert classes.counts.tolist() == [4, 2] and classes.of_pixels
@@ -80,7 +80,7 @@ def test_pixels_of_each_class_are_those_of_the_true_masks():
 @pytest.mark.parametrize(
     ("name", "keys"), [("map", ["rollout", "relevance", "layers"]), ("all_tokens", ["rollout", "layers"])]
 )
-def test_maps_of_a_model(name, keys):
+def test_maps_depend_on_the_head_of_the_model(name, keys):
     """A model without a head has no relevance; the last frame of pooling attention is that of its layer."""
     model, image = small.shared(name), small.images(1)[0]
     example = examples.Example("a", np.zeros((32, 24, 3), np.uint8), image)
@@ -94,7 +94,7 @@ def test_maps_of_a_model(name, keys):
 
 
 @pytest.mark.slow
-def test_a_page_of_a_resnet(tmp_path):
+def test_report_of_a_resnet_has_no_attention_maps(tmp_path):
     network = models.BiTResNet((1,), image_size=32, classes=3)
     example = examples.Example("a", np.zeros((32, 32, 3), np.uint8), np.zeros((32, 32, 3), np.float32))
     predict = lambda images: np.tile([0.2, 0.5, 0.3], (len(images), 1))  # noqa: E731
@@ -105,7 +105,7 @@ def test_a_page_of_a_resnet(tmp_path):
     assert '"key":"occlusion"' in html.replace(" ", "") and '"key":"rollout"' not in html.replace(" ", "")
 
 
-def test_a_page_of_values(tmp_path):
+def test_report_of_a_regression_has_no_classes(tmp_path):
     true = np.array([[1.0], [2.0], [4.0]])
     results = regression.Regression().describe(regression.to_result(true, true + 0.25, ["age"]))
     path = report.write_report(str(tmp_path), "Ages", [], None, (), results=results, data="test split")

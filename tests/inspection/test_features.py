@@ -7,7 +7,7 @@ from tests.inspection import small
 
 
 @pytest.mark.slow
-def test_every_blocks_output():
+def test_features_of_every_block_by_default():
     model, images = small.shared(), small.images()
     found = inspection.layer_features(model, images, batch_size=2)
     assert list(found) == ["encoderblock_0", "encoderblock_1"]
@@ -17,7 +17,7 @@ def test_every_blocks_output():
 
 
 @pytest.mark.slow
-def test_layers_by_name():
+def test_features_of_named_layers():
     model, images = small.model(representation_size=5), small.images()
     found = inspection.layer_features(model, images, ["pre_logits", "encoder_norm", "head"])
     assert [values.shape for values in found.values()] == [(3, 13, 16), (3, 5), (3, small.CLASSES)]
@@ -28,7 +28,7 @@ def test_layers_by_name():
 
 
 @pytest.mark.slow
-def test_hybrids_and_resnets():
+def test_features_of_hybrids_and_resnets():
     found = inspection.layer_features(small.shared("hybrid"), small.images())
     assert list(found) == ["block1", "block2", "encoderblock_0", "encoderblock_1"]
     bit = models.BiTResNet((1, 1), image_size=32, classes=2)
@@ -48,21 +48,21 @@ class TestCKA:
     def features(self, seed, width=6, count=20):
         return np.random.default_rng(seed).normal(size=(count, width)) + 3.0
 
-    def test_of_the_same(self, unbiased):
+    def test_cka_of_equal_features_is_one(self, unbiased):
         assert inspection.cka(self.features(0), self.features(0), unbiased) == pytest.approx(1)
 
-    def test_does_not_see_rotation_scale_and_shift(self, unbiased):
+    def test_cka_is_invariant_to_rotation_scale_and_shift(self, unbiased):
         x, y = self.features(0), self.features(1, width=4)
         rotation = np.linalg.qr(self.features(2, width=6, count=6))[0]
         expected = inspection.cka(x, y, unbiased)
         assert inspection.cka(-2.5 * x @ rotation + 7.0, y, unbiased) == pytest.approx(expected)
         assert inspection.cka(y, x, unbiased) == pytest.approx(expected)
 
-    def test_shape_of_features_does_not_matter(self, unbiased):
+    def test_cka_flattens_features(self, unbiased):
         x, y = self.features(0), self.features(1)
         assert inspection.cka(x.reshape(20, 2, 3), y, unbiased) == pytest.approx(inspection.cka(x, y, unbiased))
 
-    def test_errors(self, unbiased):
+    def test_cka_of_wrong_features_is_refused(self, unbiased):
         with pytest.raises(ValueError, match="20 and 19 examples"):
             inspection.cka(self.features(0), self.features(0)[:-1], unbiased)
         fewest = 4 if unbiased else 2
@@ -71,7 +71,7 @@ class TestCKA:
             inspection.cka(*[self.features(0, count=fewest - 1)] * 2, unbiased)
 
 
-def test_cka_by_its_definition():
+def test_cka_matches_its_definition():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(9, 4)), rng.normal(size=(9, 3))
     a, b = x - x.mean(0), y - y.mean(0)
@@ -91,7 +91,7 @@ def test_unbiased_estimate_of_unrelated_features_is_zero_on_average():
 
 
 @pytest.mark.slow
-def test_layers_of_two_models():
+def test_layer_similarity_of_two_models():
     first, second, images = small.model(seed=1), small.model(seed=2, num_layers=3), small.images(12)
     own = inspection.layer_similarity(first, first, images, batch_size=6)
     assert own.layers == own.other_layers == ("encoderblock_0", "encoderblock_1")
@@ -105,7 +105,7 @@ def test_layers_of_two_models():
 
 
 @pytest.mark.slow
-def test_models_of_two_sizes():
+def test_layer_similarity_of_models_of_two_image_sizes():
     first, second = small.shared(), small.model(image_size=16)
     images, smaller = small.images(5), small.images(5, size=(16, 16))
     assert inspection.layer_similarity(first, second, images, smaller).values.shape == (2, 2)
@@ -119,7 +119,7 @@ def test_models_of_two_sizes():
 
 
 class TestOcclusion:
-    def test_finds_the_relevant_patches(self):
+    def test_occlusion_finds_the_relevant_patches(self):
         def predict(images):
             return np.stack([images[:, 2:4, 6:8].mean(axis=(1, 2, 3)), images[:, 0, 0, 0]], axis=1)
 
@@ -133,14 +133,14 @@ class TestOcclusion:
         found = inspection.occlusion_sensitivity(predict, image, class_index=1, grid=(4, 6), batch_size=5)
         np.testing.assert_array_equal(found, expected)
 
-    def test_grid_is_not_finer_than_the_image(self):
+    def test_occlusion_grid_is_not_finer_than_the_image(self):
         found = inspection.occlusion_sensitivity(lambda x: x.reshape(len(x), -1), np.ones((2, 3, 1)), 0, grid=8)
         np.testing.assert_array_equal(found, [[1, 0, 0], [0, 0, 0]])
 
-    def test_the_cover_has_the_given_value(self):
+    def test_occluded_pixels_have_the_fill_value(self):
         found = inspection.occlusion_sensitivity(lambda x: x.reshape(len(x), -1), np.ones((1, 2, 1)), 0, fill=0.25)
         np.testing.assert_array_equal(found, [[0.75, 0.0]])
 
-    def test_errors(self):
+    def test_wrong_occlusion_arguments_are_refused(self):
         with pytest.raises(ValueError, match="must be one image"):
             inspection.occlusion_sensitivity(lambda x: x, np.ones((1, 2, 3, 1)))

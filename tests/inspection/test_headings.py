@@ -28,11 +28,11 @@ from keras_vit.inspection.headings import run_title
         ({"variant": "ViT-Ti/16", "arguments": {"num_layers": 1}}, "digits", "ViT of 1 layer on digits"),
     ],
 )
-def test_run_title(model, source, title):
+def test_title_has_variant_and_data_set(model, source, title):
     assert run_title({"model": model, "data": {"source": source}}) == title
 
 
-def test_version_and_date(monkeypatch):
+def test_stamp_has_version_and_date(monkeypatch):
     today = types.SimpleNamespace(today=lambda: datetime.date(2026, 3, 4))
     monkeypatch.setattr(headings, "datetime", types.SimpleNamespace(date=today))
     assert headings.stamp() == f"keras_vit {version.__version__} · 04 March 2026"

@@ -53,12 +53,12 @@ def test_every_figure_is_written(drawings, tmp_path, ending):
 
 
 @pytest.mark.slow
-def test_pdf(drawings, tmp_path):
+def test_figures_are_saved_as_pdf(drawings, tmp_path):
     plots.save(drawings["distance"], str(tmp_path / "distance.pdf"))
     assert (tmp_path / "distance.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_axes_have_names(drawings):
+def test_axes_are_labeled(drawings):
     for name in ("positions", "distance", "similarity", "curves", "values"):
         axes = drawings[name].axes[0]
         assert axes.get_xlabel()
@@ -66,7 +66,7 @@ def test_axes_have_names(drawings):
     assert drawings["distance"].axes[0].get_ylabel() == "mean attention distance (pixels)"
 
 
-def test_scales_fit_the_data(drawings):
+def test_color_scales_fit_the_data(drawings):
     rng = np.random.default_rng(1)
     similarity = rng.uniform(0.9, 0.95, (3, 2, 3, 2))
     similarity.reshape(6, 6)[np.eye(6, dtype=bool)] = 1.0
@@ -78,7 +78,7 @@ def test_scales_fit_the_data(drawings):
         assert axes.get_ylim()[0] == 0 and offsets[:, 1].max() < axes.get_ylim()[1]
 
 
-def test_predicted_against_true():
+def test_scatter_plot_has_a_panel_per_value():
     true = np.array([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]])
     figure = plots.predicted_against_true(true, true + [[0.5, np.nan], [0.5, 1.0], [0.5, 1.0]], ["age", "weight"])
     ages, weights = figure.axes
@@ -109,13 +109,13 @@ def test_a_curve_of_many_steps_has_no_dots(count, marker):
 
 
 @pytest.mark.parametrize(("count", "most", "rows", "columns"), [(9, 7, 2, 5), (6, 2, 3, 2), (1, 7, 1, 1)])
-def test_filters_are_in_rows(count, most, rows, columns):
+def test_filters_are_arranged_in_rows(count, most, rows, columns):
     grid = plots.embedding_filters(np.ones((count, 1, 1, 3)), columns=most).axes[0].get_gridspec()
     assert (grid.nrows, grid.ncols) == (rows, columns)
 
 
 @pytest.mark.parametrize(("side", "smoothing"), [(63, "nearest"), (64, "auto")])
-def test_columns_and_rows_of_overlays(side, smoothing):
+def test_overlays_have_a_column_per_image_and_a_row_per_map(side, smoothing):
     image = np.zeros((8, side, 3), np.uint8)
     figure = plots.attention_overlays([image] * 2, {"rollout": [np.ones((1, 2))] * 2}, ["one", "two"])
     assert [axes.get_title() for axes in figure.axes] == ["one", "two", "", ""]
@@ -125,7 +125,7 @@ def test_columns_and_rows_of_overlays(side, smoothing):
     assert figure.axes[2].images[0].get_array().shape == (8 * factor, side * factor, 3)
 
 
-def test_gray_images_are_drawn_like_ink_on_paper(monkeypatch):
+def test_gray_images_are_drawn_dark_on_light(monkeypatch):
     drawn = []
     monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
     for channels in (1, 3):
@@ -181,7 +181,7 @@ def test_reconstructions_have_a_limit_and_curves():
     assert score.lines[0].get_xydata().tolist() == [[1, 0.25]]
 
 
-def test_letters_stay_letters_in_vector_graphics(drawings):
+def test_text_stays_text_in_vector_graphics(drawings):
     text = plots.svg(drawings["distance"]).decode()
     assert "mean attention distance (pixels)" in re.sub(r"<[^>]+>", "", text)
 
@@ -192,7 +192,7 @@ def test_the_same_figure_gives_the_same_file():
     assert first == second != other
 
 
-def test_the_settings_of_others_stay():
+def test_global_matplotlib_settings_are_unchanged():
     import matplotlib
 
     before = dict(matplotlib.rcParams)
@@ -206,19 +206,19 @@ def captions(names):
 
 
 class TestOverlay:
-    def test_has_the_pictures_resolution(self):
+    def test_overlay_has_the_resolution_of_the_image(self):
         assert plots.overlay(PICTURE, np.ones((3, 4))).shape == PICTURE.shape
         assert plots.overlay(PICTURE[..., 0], np.ones((3, 4))).shape == PICTURE.shape
 
-    def test_without_opacity_it_is_the_picture(self):
+    def test_overlay_of_opacity_zero_is_the_image(self):
         np.testing.assert_array_equal(plots.overlay(PICTURE, np.ones((3, 4)), opacity=0), PICTURE)
 
-    def test_the_default_shows_three_fifths_of_the_map(self):
+    def test_overlay_has_an_opacity_of_three_fifths_by_default(self):
         white, dark = np.full((1, 1, 3), 255, np.uint8), np.array(plots.heat_colors()[0])
         expected = np.round(0.4 * 255 + 0.6 * dark).astype(np.uint8)
         np.testing.assert_array_equal(plots.overlay(white, np.zeros((1, 1)))[0, 0], expected)
 
-    def test_is_brightest_where_the_weight_is(self):
+    def test_overlay_is_brightest_at_the_largest_weight(self):
         grid = np.zeros((4, 6))
         grid[1, 4] = 0.1  # rows 10 to 20, columns 40 to 50
         light = plots.overlay(np.zeros_like(PICTURE), grid, opacity=1).sum(axis=-1)
@@ -227,21 +227,21 @@ class TestOverlay:
         assert 40 <= x < 50
         assert light[35, 5] <= light.max() * 0.02
 
-    def test_between_the_centers_of_patches_it_is_linear(self):
+    def test_overlay_is_linear_between_patch_centers(self):
         grid = np.array([[0.0, 1.0]])
         table = np.asarray(plots.heat_colors())
         image = plots.overlay(np.zeros((1, 8, 3), "uint8"), grid, opacity=1)[0]
         heat = np.array([0, 0, 0.125, 0.375, 0.625, 0.875, 1, 1])  # patches of 4 pixels, centers at 2 and 6
         np.testing.assert_array_equal(image, table[np.round(255 * heat).astype(int)])
 
-    def test_of_nothing(self):
+    def test_overlay_of_zero_weights_is_finite(self):
         assert np.isfinite(plots.overlay(PICTURE, np.zeros((2, 2)))).all()
         np.testing.assert_array_equal(
             plots.overlay(PICTURE, -np.ones((2, 2))), plots.overlay(PICTURE, np.zeros((2, 2)))
         )
 
 
-def test_maps_of_positions_are_at_their_places():
+def test_similarity_maps_are_at_the_positions_of_their_patches():
     similarity = np.random.default_rng(2).uniform(size=(2, 3, 2, 3))
     axes = plots.position_similarity(similarity).axes[0]
     for axis, count in ((axes.yaxis, 2), (axes.xaxis, 3)):
@@ -252,7 +252,7 @@ def test_maps_of_positions_are_at_their_places():
     assert np.ma.getmaskarray(np.ma.masked_invalid(drawn))[2].all()
 
 
-def test_of_many_positions_every_third_is_drawn():
+def test_every_third_of_many_positions_is_drawn():
     similarity = np.random.default_rng(2).uniform(size=(30, 15, 30, 15))
     axes = plots.position_similarity(similarity).axes[0]
     for axis, shown in ((axes.yaxis, range(2, 31, 3)), (axes.xaxis, range(2, 16, 3))):
@@ -262,7 +262,7 @@ def test_of_many_positions_every_third_is_drawn():
     np.testing.assert_allclose(drawn[2 * 32 : 2 * 32 + 30, 3 * 17 : 3 * 17 + 15], similarity[7, 10])
 
 
-def test_pictures_of_any_range_become_bytes():
+def test_images_of_any_range_are_converted_to_uint8():
     scaled = np.array([[[-1.0], [1.0]], [[0.0], [-1.0]]])
     assert plots.to_rgb(scaled).tolist() == [[[0] * 3, [255] * 3], [[128] * 3, [0] * 3]]
     assert plots.to_rgb(np.array([[20.0, 300.0]])).tolist() == [[[20] * 3, [255] * 3]]  # pixels, not their range
@@ -272,11 +272,11 @@ def test_pictures_of_any_range_become_bytes():
 @pytest.mark.parametrize(
     ("shape", "start"), [((255, 9, 3), b"\x89PNG"), ((256, 9, 3), b"\xff\xd8\xff"), ((9, 256, 3), b"\xff\xd8\xff")]
 )
-def test_large_pictures_are_jpeg(shape, start):
+def test_large_images_are_jpeg(shape, start):
     assert plots.encode_image(np.zeros(shape, "uint8")).startswith(start)
 
 
-def test_pictures_as_files():
+def test_images_are_encoded_losslessly():
     large = np.zeros((300, 20, 3), "uint8")
     encoded = plots.encode_image(large)
     assert encoded.startswith(b"\xff\xd8\xff")  # JPEG
@@ -286,7 +286,7 @@ def test_pictures_as_files():
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(encoded)))[..., :3], PICTURE)
 
 
-def test_without_matplotlib(monkeypatch):
+def test_missing_matplotlib_names_the_extra(monkeypatch):
     def refuse(name, *arguments):
         raise ImportError(name)
 
@@ -322,7 +322,7 @@ class TestNames:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("ending", ["png", "svg"])
-    def test_run_report(self, ending, tmp_path):
+    def test_report_with_hostile_names_is_written(self, ending, tmp_path):
         path = tmp_path / f"report.{ending}"
         count = len(self.HOSTILE)
         plots.draw_report(
@@ -331,7 +331,7 @@ class TestNames:
         assert path.stat().st_size > 500
 
     @pytest.mark.slow
-    def test_run_report_keeps_names_apart(self, monkeypatch, tmp_path):
+    def test_report_keeps_similar_names_apart(self, monkeypatch, tmp_path):
         drawn = []
         monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
         names = [name for name in self.HOSTILE if name.isascii()] * 5
@@ -350,7 +350,7 @@ class TestNames:
         assert self.overlapping(drawn[0]) == []
 
     @pytest.mark.slow
-    def test_the_best_of_errors_is_the_smallest(self, monkeypatch):
+    def test_best_evaluation_of_an_error_metric_is_the_smallest(self, monkeypatch):
         drawn = []
         monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
         lines = [{"step": step, "eval_mae": value} for step, value in ((600, 2.0), (1_200, 1.5), (1_800, 1.75))]
@@ -366,14 +366,14 @@ class TestNames:
         assert drawn[0].axes[1].get_title() == "Best evaluation: 1.5 at step 1,200"
 
     @pytest.mark.slow
-    def test_overlays_keep_names_apart(self):
+    def test_overlays_keep_similar_names_apart(self):
         names = [name for name in self.HOSTILE if name.isascii()] * 2
         grids = {"rollout": [np.ones((2, 2))] * len(names)}
         figure = plots.attention_overlays([PICTURE] * len(names), grids, [f"{name} · 72 %" for name in names])
         assert self.overlapping(figure) == []
         assert plots.svg(figure)
 
-    def test_the_probability_is_apart_from_a_name_that_is_a_number(self, monkeypatch):
+    def test_probability_is_separate_from_numeric_class_names(self, monkeypatch):
         drawn = []
         monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
         names = ["9 · 72%", "wheat · rye · oats · 72%"]  # the probability is the last part

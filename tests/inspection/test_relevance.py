@@ -17,7 +17,7 @@ def offsets_like_maps(model, images):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "gap", "map", "hybrid", "bfloat16"])
-def test_shape_and_sign(name):
+def test_relevance_has_the_shape_of_the_grid_and_is_not_negative(name):
     model, images = small.shared(name), small.images()
     found = inspection.gradient_attention(model, images, batch_size=2)
     assert found.shape == (3, *small.GRID)
@@ -32,7 +32,7 @@ def test_shape_and_sign(name):
     "name",
     ["token", "map", "deit", "relative", "layer_scale", "bfloat16", "remat", "chunks", "vit_pytorch", "no_output"],
 )
-def test_offsets_of_zero_change_nothing(name):
+def test_zero_offsets_leave_the_outputs_unchanged(name):
     model, images = small.shared(name), small.images()
     found = relevance._run_with_offsets(model, images, offsets_like_maps(model, images))
     found, expected = ops.cast(found, "float32"), ops.cast(model(images), "float32")
@@ -44,7 +44,7 @@ def test_offsets_of_zero_change_nothing(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "map", "layer_scale", "deit"])
-def test_gradients_by_finite_differences(name):
+def test_gradients_match_finite_differences(name):
     model, images = small.model(dtype="float64", **small.VARIANTS[name]), small.images(1).astype("float64")
     offsets = offsets_like_maps(model, images)
 
@@ -62,7 +62,7 @@ def test_gradients_by_finite_differences(name):
 
 
 @pytest.mark.slow
-def test_one_layer_by_hand():
+def test_relevance_of_one_layer_computed_by_hand():
     # With one layer the class token's relevance is its row of the positive part of weight times gradient.
     model, images = small.model(num_layers=1), small.images()
     (weights,) = inspection.attention_maps(model, images).values()
@@ -77,7 +77,7 @@ def test_one_layer_by_hand():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "gap", "map"])
-def test_two_layers_by_hand(name):
+def test_relevance_of_two_layers_computed_by_hand(name):
     """Equations 5, 6 and 8 of arXiv:2103.15679. Only without pooling attention, tokens do not count for themselves."""
     model, images, maps = small.shared(name), small.images(), list(small.maps(name).values())
 
@@ -100,7 +100,7 @@ def test_two_layers_by_hand(name):
 
 
 @pytest.mark.slow
-def test_it_finds_the_patch_that_decides():
+def test_relevance_finds_the_decisive_patch():
     # Attention is uniform, values pass unchanged, and the head reads one feature, which only patch (2, 1) has.
     model = small.model(num_layers=1, hidden_size=8, num_heads=1, pooling="token", position_embedding="none")
     for weight in model.trainable_variables:
@@ -126,7 +126,7 @@ def test_it_finds_the_patch_that_decides():
 
 
 @pytest.mark.slow
-def test_classes():
+def test_relevance_is_of_the_requested_class():
     model, images = small.shared(), small.images()
     likeliest = np.asarray(model(images)).argmax(-1)
     best = inspection.gradient_attention(model, images)
@@ -136,7 +136,7 @@ def test_classes():
 
 
 @pytest.mark.slow
-def test_probabilities_are_looked_through():
+def test_relevance_of_probabilities_uses_the_logits():
     logits, shares = small.shared(), small.shared("probabilities")
     np.testing.assert_array_equal(
         inspection.gradient_attention(logits, small.images(), 1),
@@ -146,7 +146,7 @@ def test_probabilities_are_looked_through():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [keras.layers.Softmax(), keras.layers.Activation("softmax")])
-def test_a_layer_of_probabilities_at_the_end_is_looked_through(end):
+def test_relevance_before_a_final_softmax_layer_uses_the_logits(end):
     logits = small.shared()
     shares = keras.Sequential([keras.Input(logits.input_shape[1:]), logits, end])
     # The images' scores, not their probabilities, whose gradients depend on the other classes.
@@ -170,7 +170,7 @@ def passing(activation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
-def test_the_activation_of_a_last_dense_layer_is_looked_through(activation):
+def test_relevance_before_the_activation_of_the_last_dense_layer_uses_the_logits(activation):
     model = around(passing(activation))
     np.testing.assert_allclose(
         inspection.gradient_attention(model, small.images(), 1),
@@ -181,7 +181,7 @@ def test_the_activation_of_a_last_dense_layer_is_looked_through(activation):
 
 
 @pytest.mark.slow
-def test_an_activation_inside_of_a_model_is_kept():
+def test_activation_inside_a_model_is_kept():
     last = keras.layers.Dense(2, kernel_initializer=keras.initializers.RandomNormal(seed=0))
     kept = around(keras.layers.Activation("sigmoid"), last)
     expected = inspection.gradient_attention(around(passing("sigmoid"), last), small.images(), 1)
@@ -189,7 +189,7 @@ def test_an_activation_inside_of_a_model_is_kept():
 
 
 @pytest.mark.slow
-def test_errors():
+def test_wrong_models_and_classes_are_refused():
     with pytest.raises(ValueError, match="ends in classes"):
         inspection.gradient_attention(small.shared("all_tokens"), small.images())
     with pytest.raises(ValueError, match=r"`class_index` must be in 0..6. Received: class_index=\[7, 7, 7\]"):

@@ -62,7 +62,7 @@ def assert_close(got, expected, tolerance):
 
 @pytest.mark.parametrize("name", implementations())
 @pytest.mark.parametrize("tokens", TOKENS)
-def test_implementations_equal_the_formula(tokens, name):
+def test_implementations_match_the_formula(tokens, name):
     inputs = arrays(tokens)
     if name == "cudnn":  # which has no float32: sums of 8-bit numbers, against the formula in single precision
         got = values_and_gradients(implementations()[name], *(ops.cast(x, "bfloat16") for x in inputs))
@@ -73,7 +73,7 @@ def test_implementations_equal_the_formula(tokens, name):
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
-def test_dropout_of_the_weights(tokens):
+def test_attention_weights_with_dropout_match_the_formula(tokens):
     """A dropout is a function of the weights, so that an implementation without weights must not be chosen."""
     mask = np.random.default_rng(0).random((1, HEADS, tokens, tokens)) < 0.9
     drop = lambda weights: weights * ops.cast(mask, weights.dtype) / 0.9  # noqa: E731
@@ -86,7 +86,7 @@ def test_dropout_of_the_weights(tokens):
     assert np.abs(got[0] - without[0]).max() > 1e-3
 
 
-def test_the_librarys_attention_is_chosen_for_supported_cases(monkeypatch):
+def test_cudnn_attention_is_used_only_for_supported_cases(monkeypatch):
     monkeypatch.setattr(fused_attention, "has_cudnn", lambda: True)
     half, single = arrays(8, "bfloat16")[0], arrays(8)[0]
     assert fused_attention.applies(half) == (keras.backend.backend() == "jax")

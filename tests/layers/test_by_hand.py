@@ -40,7 +40,7 @@ def normalized(x, epsilon):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
 
 
-def test_the_formula_with_an_epsilon_that_shows():
+def test_encoder_block_with_a_large_epsilon_matches_the_formula():
     """One head whose projections are the identity, and an MLP that is the identity: both norms show their epsilon."""
     block = layers.EncoderBlock(attention(), keras.layers.Identity(name="mlp"), layer_norm_epsilon=0.5)
     x = 0.5 * normal(2, 3, WIDTH)
@@ -156,7 +156,7 @@ def test_the_scale_of_a_norm_is_not_rounded_to_half_precision(norm):
         (layers.SelfAttention(1, relative_positions=500), [(None, 500, 20)], "relative_embedding"),
     ],
 )
-def test_learned_tokens_begin_as_in_the_references(layer, shapes, name):
+def test_learned_tokens_are_initialized_as_in_the_references(layer, shapes, name):
     layer.build(*shapes)
     values = np.asarray(getattr(layer, name))
     assert values.size >= 19_980
@@ -185,7 +185,7 @@ def test_gradients_of_keys_and_values_are_summed_in_float32():
     np.testing.assert_array_equal(tf.cast(gradient(x, context), "float32"), np.full((1, 4, width), 512.0))
 
 
-def test_a_gated_mlp():
+def test_gated_mlp_matches_the_formula():
     layer = layers.SwiGLU(3)
     x = normal(2, 5, WIDTH)
     layer.build(x.shape)
@@ -199,7 +199,7 @@ def test_a_gated_mlp():
     np.testing.assert_allclose(layer(x), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_root_mean_square_norm():
+def test_rms_norm_matches_the_formula():
     layer = layers.RMSNorm(epsilon=0.5)
     x, scale = normal(2, 5, WIDTH), normal(WIDTH, seed=1)
     layer.build(x.shape)
@@ -209,7 +209,7 @@ def test_a_root_mean_square_norm():
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_norms_of_queries_and_keys(kind):
+def test_query_and_key_norms_match_the_formula(kind):
     """The norm is that of each head, before the scale and the rotation; values have none."""
     layer = layers.SelfAttention(2, use_bias=False, output_projection="none", qk_norm=kind, layer_norm_epsilon=0.5)
     x = normal(2, 1 + 6, 16)
@@ -237,7 +237,7 @@ def test_norms_of_queries_and_keys(kind):
 
 
 @pytest.mark.parametrize("use_bias", [(True, False, True), (False, True, False), [True, True, False]])
-def test_biases_of_query_key_and_value_each_on_its_own(use_bias):
+def test_query_key_and_value_biases_are_independent_options(use_bias):
     layer = layers.SelfAttention(2, use_bias=use_bias)
     layer.build((2, 5, 8))
     assert [part.bias is not None for part in (layer.query, layer.key, layer.value)] == list(use_bias)
@@ -292,7 +292,7 @@ def test_dropout_follows_both_products_of_a_gated_mlp():
     assert counts[1] / trained.size == pytest.approx(0.25, abs=0.03)  # 4,096 draws
 
 
-def test_initial_weights_are_the_references():
+def test_initial_weights_match_the_references():
     """vit_jax: biases of the MLP normal with 1e-6, the patch kernel LeCun normal, dense kernels Glorot uniform.
 
     big_vision: the probe of the pooling is Glorot uniform, with one input.
@@ -312,13 +312,13 @@ def test_initial_weights_are_the_references():
     assert not np.any(patches.bias)
 
 
-def test_chunks_are_for_any_number_of_queries_that_is_not_known():
+def test_chunk_size_is_used_for_an_unknown_number_of_queries():
     chosen = [chunked_attention.queries_per_chunk(queries, chunk_size=4) for queries in (None, 4, 5)]
     automatic = [chunked_attention.queries_per_chunk(queries, chunk_size=None) for queries in (None, 1024, 1025, 4096)]
     assert chosen == [4, None, 4] and automatic == [None, None, 205, 256]
 
 
-def test_half_precision_of_nearly_equal_numbers_is_finite():
+def test_norm_of_nearly_equal_half_precision_numbers_is_finite():
     """E[x^2] - E[x]^2 of one 129 among 767 times 130 (and so on) is rounded below zero, whose root is not a number."""
     values = np.arange(130, 256, dtype="float32")[:, None] * np.ones((1, 768), "float32")
     values[:, 0] -= 1
@@ -329,7 +329,7 @@ def test_half_precision_of_nearly_equal_numbers_is_finite():
     assert np.isfinite(np.array(keras.ops.cast(y, "float32"))).all()
 
 
-def test_bicubic_weights_are_pytorchs():
+def test_bicubic_weights_match_pytorch():
     """Keys' kernel with a = -0.75 at distances of 1/2 and 3/2, and the border repeated; big_vision's has -0.5."""
     table = np.eye(4, dtype="float32").reshape(1, 4, 1, 4)
     found = np.array(interpolation.resize_table(table, (2, 1), "bicubic"))[0, :, 0]
@@ -338,7 +338,7 @@ def test_bicubic_weights_are_pytorchs():
 
 
 @pytest.mark.parametrize("grid", [(2, 3), (2, 5), (4, 3), (4, 5)])
-def test_dinov2_leaves_a_table_unchanged_only_if_both_axes_are_the_same(grid):
+def test_dinov2_resizing_is_skipped_only_if_both_axes_are_equal(grid):
     table = normal(1, 2, 3, 1)
     rows, columns = (
         interpolation.interpolation_matrix(new, old, "dinov2", np) for new, old in zip(grid, (2, 3), strict=True)
@@ -362,7 +362,7 @@ def test_dinov2_leaves_a_table_unchanged_only_if_both_axes_are_the_same(grid):
     ],
     ids=["reference", "timm", "bit"],
 )
-def test_epsilons_of_residual_units(unit, conv, inside, norm):
+def test_epsilons_of_residual_units_match_the_references(unit, conv, inside, norm):
     unit.build((None, 4, 4, 64))
     parts = [layer for layer in vars(unit).values() if isinstance(layer, (layers.StdConv2D, layers.GroupNorm))]
     convolutions = [part for part in parts if isinstance(part, layers.StdConv2D)]

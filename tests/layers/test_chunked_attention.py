@@ -54,19 +54,19 @@ def assert_close(got, expected):
 # 50 tokens: a divisor, one that leaves a rest, single queries, and one fewer than there are.
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk_size", [25, 16, 1, 49])
-def test_equals_attention_at_once(chunk_size):
+def test_chunked_attention_equals_whole_attention(chunk_size):
     assert_close(values_and_gradients(chunk_size), values_and_gradients(None))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [dict(compiled=True), dict(compiled=True, xla=True)], ids=["graph", "XLA"])
-def test_equals_attention_at_once_when_compiled(compiled):
+def test_compiled_chunked_attention_equals_whole_attention(compiled):
     """In graphs also for shapes that are known at run time only."""
     assert_close(values_and_gradients(16, **compiled), values_and_gradients(None))
 
 
 @pytest.mark.slow
-def test_half_precision_is_as_near_to_float32_as_at_once():
+def test_half_precision_is_as_accurate_as_whole_attention():
     """Rounding to bfloat16 differs between the two; neither may be further from float32 than twice the other."""
     exact = values_and_gradients(None)
     at_once = values_and_gradients(None, "mixed_bfloat16")
@@ -75,7 +75,7 @@ def test_half_precision_is_as_near_to_float32_as_at_once():
         assert error <= 2 * usual + 1e-6
 
 
-def test_attends_to_another_sequence():
+def test_cross_attention_is_chunked():
     context = tf.constant(normal(3, 70, WIDTH, seed=200))
     assert_close(values_and_gradients(16, context=context), values_and_gradients(None, context=context))
 
@@ -101,7 +101,7 @@ def small(**arguments):
 
 
 @pytest.mark.slow
-def test_models_pass_it_on(tmp_path):
+def test_models_pass_the_chunk_size_to_their_blocks(tmp_path):
     whole, images = small(), normal(2, 64, 64, 3)
     model = small(attention_chunk_size=20, remat="blocks")
     weights = [normal(*weight.shape, seed=index) / 4 for index, weight in enumerate(whole.get_weights())]
@@ -126,14 +126,14 @@ def test_models_pass_it_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_images_of_any_size():
+def test_chunks_for_images_of_any_size():
     model, whole = small(image_size=None, attention_chunk_size=20), small(image_size=None)
     whole.set_weights(model.get_weights())
     images = normal(1, 48, 80, 3)
     np.testing.assert_allclose(np.array(model(images)), np.array(whole(images)), rtol=1e-4, atol=1e-5)
 
 
-def test_incompatible_arguments():
+def test_incompatible_arguments_are_refused():
     for arguments in ({"dropout_rate": 0.1}, {"relative_positions": 5}):
         with pytest.raises(ValueError, match="chunk_size=4"):
             layers.SelfAttention(2, chunk_size=4, **arguments)
@@ -146,7 +146,7 @@ def test_incompatible_arguments():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak of a process is read from /proc")
-def test_memory_is_not_quadratic():
+def test_memory_is_not_quadratic_in_the_tokens():
     """6,000 tokens and two heads have 288 MB of float32 weights; 64 queries at a time have 3 MB."""
 
     def run(chunk_size):

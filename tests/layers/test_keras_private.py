@@ -50,7 +50,7 @@ def model():
     return keras.Sequential([keras.Input((2,)), inner, keras.layers.Dense(1, name="c")], name="outer")
 
 
-def test_layers(model):
+def test_all_layers_are_listed(model):
     names = [layer.name for layer in keras_private.all_layers(model)]
     assert names[0] == "outer" and {"a", "b", "c"} < set(names)
     assert names.index(model.layers[0].name) < names.index("a")
@@ -58,14 +58,14 @@ def test_layers(model):
     assert "c" in direct and "a" not in direct
 
 
-def test_own_variables(dense, model):
+def test_own_variables_exclude_those_of_sublayers(dense, model):
     assert keras_private.own_trainable_variables(dense) == [dense.kernel, dense.bias]
     dense.trainable = False
     assert keras_private.own_trainable_variables(dense) == [dense.kernel, dense.bias]
     assert keras_private.own_trainable_variables(model) == []
 
 
-def test_added_and_removed_variables(dense):
+def test_variables_can_be_added_and_removed(dense):
     with keras_private.adding_variables(dense):
         dense.extra = dense.add_weight((1,), name="extra")
     assert [weight.name for weight in dense.trainable_weights] == ["kernel", "bias", "extra"]
@@ -80,7 +80,7 @@ def test_added_and_removed_variables(dense):
 
 
 @pytest.mark.parametrize("mode", [None, "int8"])
-def test_kernel_and_merged_kernel(dense, mode):
+def test_stored_and_merged_kernels_differ_by_lora(dense, mode):
     if mode:
         dense.quantize(mode)
     stored = ARRAY(keras_private.stored_kernel(dense))
@@ -95,7 +95,7 @@ def test_kernel_and_merged_kernel(dense, mode):
     np.testing.assert_allclose(x @ merged + ARRAY(dense.bias), expected, atol=0.05 if mode else 1e-6)
 
 
-def test_functional_models():
+def test_run_functional_calls_every_layer_in_order():
     images = keras.Input((2,))
     model = keras.Model(images, keras.layers.Dense(3, name="d")(keras.layers.Dense(2, name="c")(images)))
     seen = []

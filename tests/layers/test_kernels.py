@@ -65,7 +65,7 @@ def cases(dtype):
 
 
 @pytest.mark.parametrize("name", list(cases("float32")))
-def test_kernels_in_float32(name):
+def test_kernels_match_the_formulas_in_float32(name):
     formula, arguments, constants = cases("float32")[name]
     # GELU's derivative is a sum of terms up to 9, whose sum is small.
     assert_same(formula, arguments, *constants, rtol=1e-5, atol=2e-5 if name == "gelu_tanh" else 3e-6)
@@ -86,13 +86,13 @@ def test_gradients_in_bfloat16_are_those_of_float32_to_four_roundings(name):
         assert error < roundings * 2**-9, error  # a number of 8 bits is off by up to 2^-9 of itself
 
 
-def test_group_norm_is_the_formula():
+def test_group_norm_matches_the_formula():
     x, scale, bias = random(2, 3, 5, 16) * 3 + 1, random(16), random(16)
     expected = plain_group_norm(x, scale, bias)
     np.testing.assert_allclose(formulas.group_norm(x, scale, bias, 4, 1e-6), expected, rtol=1e-5, atol=3e-6)
 
 
-def test_group_norm_of_a_nearly_constant_image():
+def test_group_norm_of_a_nearly_constant_image_is_accurate():
     """A mean a thousand times the deviation: sums of what is not centered would lose three of seven digits."""
     arguments = [1000 + random(2, 3, 5, 16), random(16), random(16)]
     expected = plain_group_norm(*arguments)
@@ -140,7 +140,7 @@ def chosen():
     return {name for name in kernels.KERNELS if uses_kernel(name)}
 
 
-def test_plain_formulas_within_a_block():
+def test_plain_formulas_are_used_within_the_context():
     x = random(8)
     with kernels.plain():
         assert chosen() == set()
@@ -152,13 +152,13 @@ def test_plain_formulas_within_a_block():
         pass
 
 
-def test_other_threads_do_not_see_it():
+def test_context_applies_only_to_its_thread():
     with kernels.plain(), concurrent.futures.ThreadPoolExecutor(1) as threads:
         assert chosen() == set()
         assert threads.submit(chosen).result()
 
 
-def test_other_backends_have_the_plain_formulas(monkeypatch):
+def test_other_backends_use_the_plain_formulas(monkeypatch):
     assert chosen() == set(kernels.KERNELS)
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
     assert chosen() == set()
@@ -224,7 +224,7 @@ def test_16_bits_do_not_fuse_the_second_product_with_its_bias(dtype, before):
     assert inputs == ["MatMul", before]
 
 
-def test_switched_off_kernels_add_up():
+def test_nested_contexts_disable_all_their_kernels():
     with kernels.plain("gelu"):
         with kernels.plain("attention"):
             assert [name for name in kernels.KERNELS if is_plain(name)] == ["attention", "gelu"]

@@ -46,7 +46,7 @@ def test_patch_encoder_refuses_partial_patches():
         layer(np.zeros((1, 8, 8, 4), "float32"))
 
 
-def test_tokens_stand_where_they_should():
+def test_class_and_register_tokens_are_inserted_at_their_positions():
     x = normal(2, 4, 6)
     cls, registers = layers.ClassToken(name="cls"), layers.RegisterTokens(2, position=1)
     y = cls(x)
@@ -94,7 +94,7 @@ def test_group_norm_matches_the_formula(groups):
     np.testing.assert_allclose(array(layer(x)), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_group_norm_equals_the_golden_values(golden):
+def test_group_norm_matches_golden_values(golden):
     data = golden("addons")
     layer = layers.GroupNorm(32, epsilon=1e-5)
     layer.build(data["gn_x"].shape)
@@ -109,7 +109,7 @@ def test_group_norm_refuses_channels_that_do_not_divide():
 
 
 @pytest.mark.parametrize("kind", ["tanh", "erf"])
-def test_activations_equal_the_golden_gelu(kind, golden):
+def test_gelu_matches_golden_values(kind, golden):
     data = golden("addons")
     activation = layers.get_activation({"tanh": "gelu_tanh", "erf": "gelu"}[kind])
     # rtol for float32 functions of another library; atol for the far tail, where the result is near 0.
@@ -117,7 +117,7 @@ def test_activations_equal_the_golden_gelu(kind, golden):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="differentiates with TensorFlow's tape")
-def test_gelu_in_training_and_its_derivative():
+def test_gelu_and_its_derivative_match_the_formula_in_training():
     import tensorflow as tf
 
     # The identity as the first matrix, so that the block is the activation of its input.
@@ -151,7 +151,7 @@ def test_gelu_in_training_and_its_derivative():
     np.testing.assert_allclose(array(tape.gradient(outputs, inputs)), slope, atol=5e-6)
 
 
-def test_quick_gelu():
+def test_quick_gelu_matches_the_formula():
     x = normal(50)
     got = array(layers.get_activation("quick_gelu")(ops.convert_to_tensor(x)))
     np.testing.assert_allclose(got, x / (1 + np.exp(-1.702 * x)), rtol=1e-5, atol=1e-6)
@@ -174,7 +174,7 @@ def attention_by_hand(layer, x, context, bias=0.0):
 
 
 @pytest.mark.parametrize("cross", [False, True])
-def test_attention_is_the_formula(cross):
+def test_attention_matches_the_formula(cross):
     layer = layers.SelfAttention(num_heads=2, name="attention")
     x, context = normal(2, 5, 8), normal(2, 3, 8, seed=1)
     layer.build(x.shape)
@@ -248,7 +248,7 @@ def test_symbolic_scores_have_the_shapes_of_those_that_are_computed(layer):
     assert layer(keras.Input((5, 8))).shape == symbolic[0].shape
 
 
-def test_scores_can_be_edited():
+def test_attention_scores_can_be_edited():
     """Weights of zero leave the biases of the output, and what is returned is the softmax."""
     layer = layers.SelfAttention(2)
     x = normal(2, 5, 8)
@@ -267,7 +267,7 @@ def test_map_head_with_equal_tokens_attends_uniformly():
     np.testing.assert_allclose(array(weights), 1 / 6, rtol=1e-5)
 
 
-def test_pooling():
+def test_token_and_mean_pooling_match_the_formula():
     x = normal(2, 5, 8)
     np.testing.assert_array_equal(array(layers.TokenPooling(1)(x)), x[:, 1])
     np.testing.assert_allclose(array(layers.PatchMeanPooling(2)(x)), x[:, 2:].mean(1), rtol=1e-5, atol=1e-6)
@@ -295,7 +295,7 @@ def test_rates_are_probabilities(rate):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_std_conv_is_a_convolution_with_a_standardised_kernel(inside):
+def test_std_conv_is_a_convolution_with_a_standardized_kernel(inside):
     layer = layers.StdConv2D(4, 3, strides=2, epsilon=1e-3, epsilon_inside=inside)
     x = normal(2, 7, 6, 5)
     y = array(layer(x))
@@ -316,7 +316,7 @@ def test_residual_units_start_as_their_shortcut():
     np.testing.assert_array_equal(array(unit(x)), np.maximum(x, 0))
 
 
-def test_bit_pool_padding_matters_only_at_the_border():
+def test_bit_pool_padding_changes_only_the_border():
     x = normal(1, 32, 32, 3)
     infinity, zeros = layers.BiTRoot(64), layers.BiTRoot(64, pool_padding="zeros")
     infinity.build(x.shape), zeros.build(x.shape)
@@ -328,7 +328,7 @@ def test_bit_pool_padding_matters_only_at_the_border():
     np.testing.assert_array_equal(b[:, 0], np.maximum(a[:, 0], 0))
 
 
-def test_bit_repeated_borders_are_as_infinity():
+def test_edge_padding_equals_infinite_padding_in_bit():
     for size in (32, 34, 38):  # maps of 16, 17 and 19 to pool
         x = normal(1, size, size, 3)
         infinity, edge = layers.BiTRoot(64), layers.BiTRoot(64, pool_padding="edge")
@@ -349,7 +349,7 @@ class TestPositions:
         np.testing.assert_array_equal(added[:, 1:3], 0)
         np.testing.assert_array_equal(np.delete(added, [1, 2], axis=1), array(layer.pos_embedding))
 
-    def test_learned2d_is_a_column_s_and_a_row_s_embedding(self):
+    def test_learned2d_concatenates_column_and_row_embeddings(self):
         layer = layers.AddPositionEmbs(grid=(2, 3), kind="learned2d", stddev=1.0)
         added = array(layer(np.zeros((1, 6, 8), "float32"))).reshape(2, 3, 8)
         for row in range(2):
@@ -357,7 +357,7 @@ class TestPositions:
                 np.testing.assert_array_equal(added[row, column, :4], array(layer.pos_embedding_x)[0, column])
                 np.testing.assert_array_equal(added[row, column, 4:], array(layer.pos_embedding_y)[0, row])
 
-    def test_sincos_formula(self):
+    def test_sincos_embedding_matches_the_formula(self):
         table = layers.sincos_2d_table(3, 4, 16).reshape(3, 4, 4, 4)  # [row, column, quarter, frequency]
         omega = 10_000.0 ** -(np.arange(4) / 3)
         for quarter, (function, axis) in enumerate([(np.sin, 1), (np.cos, 1), (np.sin, 0), (np.cos, 0)]):
@@ -379,16 +379,16 @@ class TestPositions:
         np.testing.assert_array_equal(added[:, :3], 0)
         np.testing.assert_array_equal(added[:, 3:], layers.sincos_2d_table(2, 3, 8))
 
-    def test_wrong_length_is_an_error(self):
+    def test_wrong_number_of_tokens_is_refused(self):
         with pytest.raises(ValueError, match="has 7 tokens. Received: a sequence of 8"):
             layers.AddPositionEmbs(grid=(2, 3), num_prefix_tokens=1)(normal(1, 8, 8))
 
-    def test_unknown_kind(self):
+    def test_unknown_position_embedding_is_refused_with_a_suggestion(self):
         with pytest.raises(ValueError, match="Did you mean 'learned2d'"):
             layers.AddPositionEmbs(kind="learned-2d")
 
     @pytest.mark.parametrize("grids", [(7, 12), (14, 24), (12, 7), (24, 14), (4, 4)])
-    def test_resizing_equals_the_golden_values(self, grids, golden):
+    def test_position_resizing_matches_golden_values(self, grids, golden):
         data = golden("posemb_resize")
         found = 0
         for key in data:
@@ -467,7 +467,7 @@ def test_every_public_layer_is_in_the_table():
         lambda name, policy: pytest.mark.slow if policy == "mixed_bfloat16" else selection.EXHAUSTIVE,
     ),
 )
-def test_layer_round_trip(name, policy, tmp_path):
+def test_layers_are_saved_and_loaded(name, policy, tmp_path):
     arguments, shape = LAYERS[name]
     if "mlp" in arguments:
         parts = {name: arguments[name].get_config() | {"dtype": policy} for name in ("attention", "mlp")}
@@ -518,7 +518,7 @@ CLASSES = [getattr(layers, name) for name in layers.__all__ if name[0].isupper()
 
 
 @pytest.mark.parametrize("layer_class", CLASSES, ids=lambda layer_class: layer_class.__name__)
-def test_every_argument_is_in_the_configuration(layer_class):
+def test_get_config_contains_every_argument(layer_class):
     layer = layer_class(**ARGUMENTS.get(layer_class, {}))
     config = layer.get_config()
     assert ARGUMENTS.get(layer_class, {}).keys() <= config.keys()

@@ -86,7 +86,7 @@ def test_the_arguments_of_a_layer_enable_lora():
         assert (again.lora_rank, again.lora_alpha) == (2, 5)
 
 
-def test_under_mixed_precision_the_sum_is_not_rounded():
+def test_merged_kernel_is_not_rounded_under_mixed_precision():
     layer, *_ = adapted("query", dtype="mixed_bfloat16")
     update = array(layer.lora_kernel_a) @ array(layer.lora_kernel_b) * 3 / 2
     expected = array(layer._kernel) + update.reshape(layer.kernel.shape)
@@ -94,7 +94,7 @@ def test_under_mixed_precision_the_sum_is_not_rounded():
     assert layer(np.ones((1, 5, 6))).dtype == "bfloat16"
 
 
-def test_models_without_layers_for_lora():
+def test_lora_on_unsupported_layers_is_refused():
     layer = EinsumDense("abc,acd->abd", (None, 4))
     with pytest.raises(ValueError, match="built=False"):
         layer.enable_lora(2)

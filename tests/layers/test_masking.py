@@ -20,7 +20,7 @@ def tokens(count, seed=0):
     return np.random.default_rng(seed).normal(size=(2, 1 + count, 8)).astype("float32")
 
 
-def test_taken_patches_are_equal_bit_for_bit():
+def test_gathered_patches_are_equal_bit_for_bit():
     patches = tokens(5)
     found = np.asarray(take_patches(patches, np.array([[5, 0, -1], [2, 2, 3]])))
     np.testing.assert_array_equal(found[0, 0], patches[0, 5])
@@ -28,7 +28,7 @@ def test_taken_patches_are_equal_bit_for_bit():
     np.testing.assert_array_equal(found[1], patches[1, [2, 2, 3]])
 
 
-def test_restored_patches_are_where_they_were():
+def test_restored_patches_have_their_original_positions():
     """Removing and restoring leaves the visible patches, and mask tokens for the others."""
     x = tokens(5)
     visible = layers.VisiblePatches(2, num_prefix_tokens=1)(x, ORDER)
@@ -44,7 +44,7 @@ def test_restored_patches_are_where_they_were():
             np.testing.assert_array_equal(restored[image, 1 + patch], expected)
 
 
-def test_corrupted_patches():
+def test_corrupted_patches_are_masked_replaced_or_kept():
     x = tokens(3)
     layer = layers.CorruptedPatches(name="mask_token")
     found = np.asarray(layer(x, np.array([[0, -1, 3, 3], [-1, -1, 0, 1]])))
@@ -69,7 +69,7 @@ def test_fixed_positions_are_not_trained():
 
 
 @pytest.mark.parametrize("name", WITH_PLACES)
-def test_saved_and_loaded(name, tmp_path):
+def test_masking_layers_are_saved_and_loaded(name, tmp_path):
     arguments, count = WITH_PLACES[name]
     layer = getattr(layers, name)(**arguments, name="layer")
     inputs = [keras.Input((1 + count, 8)), keras.Input((5,), dtype="int32")]

@@ -52,7 +52,7 @@ def outputs_and_gradients(layer, dtype="float32"):
         (SwiGLU, 2, "bfloat16"),
     ],
 )
-def test_values_and_derivatives_are_those_of_the_formulas(make, expected, dtype):
+def test_values_and_derivatives_match_the_formulas(make, expected, dtype):
     layer = make(32, dtype="float32" if dtype == "float32" else "mixed_bfloat16")
     tolerance = 1e-5 if dtype == "float32" else 4 * 2**-9  # a few roundings to 8 bits
     layer.build((None, 5, 16))
@@ -92,7 +92,7 @@ def trained():
 
 
 @pytest.mark.slow
-def test_training_under_a_strategy_in_a_loop_and_with_rematerialization(monkeypatch):
+def test_compiled_layers_train_under_strategies_loops_and_rematerialization(monkeypatch):
     (first, count), (again, _) = trained(), trained()
     monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_auto_jit=-1")  # also in the threads of replicas
     plain, without = trained()
@@ -125,7 +125,7 @@ def test_a_model_that_was_trained_by_fit_is_saved_and_exported_without_xla(tmp_p
 
 
 @pytest.mark.slow
-def test_sizes_that_are_not_known_are_computed_by_the_formula():
+def test_unknown_sizes_use_the_formula():
     layer = MlpBlock(8)
     layer.build((None, None, 4))
     function = outputs_and_gradients(layer)
@@ -134,7 +134,7 @@ def test_sizes_that_are_not_known_are_computed_by_the_formula():
 
 
 @pytest.mark.slow
-def test_only_training_on_processors_that_xla_compiles_for(monkeypatch):
+def test_compiled_layers_are_used_only_in_training_on_supported_processors(monkeypatch):
     x = tf.zeros((2, 3, 4))
     layer = MlpBlock(8)
     layer.build(x.shape)

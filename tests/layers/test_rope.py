@@ -18,7 +18,7 @@ def table(layer, height, width, training=False):
     return ops.convert_to_numpy(layer(grid(height, width), training=training))
 
 
-def test_angles_are_those_of_the_formula():
+def test_angles_match_the_formula():
     """Section 3.3 of DINOv3's code in plain loops: y before x, halves repeated, prefix tokens not rotated."""
     height, width, head_dim, base = 2, 3, 12, 50.0
     cosines, sines = table(layers.RotaryPositions(head_dim, num_prefix_tokens=2, base=base), height, width)
@@ -45,7 +45,7 @@ def test_pairs_are_the_halves_of_a_head():
 
 
 @pytest.mark.parametrize("prefix", [0, 3])
-def test_products_depend_on_the_difference_of_places(prefix):
+def test_products_depend_only_on_relative_positions(prefix):
     """A query and a key, the same everywhere, have the same product wherever their distance is the same."""
     height, width, head_dim = 4, 5, 16
     rotation = table(layers.RotaryPositions(head_dim, prefix), height, width)
@@ -57,7 +57,7 @@ def test_products_depend_on_the_difference_of_places(prefix):
     assert np.abs(products[0, 0, 0, 1] - products[0, 0, 1, 0]) > 1e-3
 
 
-def test_queries_may_be_the_first_tokens():
+def test_rotation_applies_to_queries_of_only_the_first_tokens():
     attention = layers.SelfAttention(2)
     x = np.random.default_rng(2).normal(size=(2, 1 + 6, 16)).astype("float32")
     rotation = layers.RotaryPositions(8, num_prefix_tokens=1)(grid(2, 3))
@@ -103,7 +103,7 @@ def test_the_order_is_shift_then_factors():
     np.testing.assert_allclose(found, (0.5 + 0.2 * draw[:2]) * factor, atol=1e-4)
 
 
-def test_half_precision_has_the_angles_of_float32():
+def test_half_precision_uses_the_angles_of_float32():
     exact = table(layers.RotaryPositions(16), 7, 9)
     rounded = table(layers.RotaryPositions(16, dtype="mixed_bfloat16"), 7, 9)
     np.testing.assert_array_equal(rounded.astype("float32"), exact.astype(rounded.dtype).astype("float32"))
@@ -119,11 +119,11 @@ def test_half_precision_has_the_angles_of_float32():
         ({"base": 0}, "base"),
     ],
 )
-def test_impossible_arguments(arguments, name):
+def test_wrong_arguments_are_refused(arguments, name):
     with pytest.raises(ValueError, match=name):
         layers.RotaryPositions(**{"head_dim": 8, **arguments})
 
 
-def test_the_smallest_changes_are_none():
+def test_smallest_augmentation_leaves_coordinates_unchanged():
     layer = layers.RotaryPositions(8, shift=0, jitter=1, rescale=1.0)
     np.testing.assert_array_equal(table(layer, 2, 3, training=True), table(layer, 2, 3))

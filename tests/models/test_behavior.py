@@ -74,7 +74,7 @@ def gradients_with_given_seeds(model, images):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", selection.cases([False, True], [False], selection.EXHAUSTIVE))
-def test_rematerialisation_changes_no_gradient(compiled):
+def test_rematerialization_changes_no_gradient(compiled):
     """Recomputed activations see the same dropout: gradients agree to the rounding of another order of sums."""
     arguments = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "drop_path_rate": 0.3}
     results = []
@@ -92,7 +92,7 @@ def test_rematerialisation_changes_no_gradient(compiled):
 @pytest.mark.parametrize(
     ("remat", "training", "expected"), [("blocks", True, 2), ("none", True, 1), ("blocks", False, 1)]
 )
-def test_rematerialised_blocks_run_twice(remat, training, expected, monkeypatch):
+def test_rematerialized_blocks_run_twice(remat, training, expected, monkeypatch):
     model = variants.make("token", remat=remat)
     block, runs = model.get_layer("encoderblock_0"), []
     run = block.mlp.call
@@ -104,7 +104,7 @@ def test_rematerialised_blocks_run_twice(remat, training, expected, monkeypatch)
 
 
 @pytest.mark.slow
-def test_blocks_in_a_scope_of_keras_drop_the_same_values_twice():
+def test_dropout_is_repeated_in_a_remat_scope_of_keras():
     """Other values in the second run would give the derivative of another function."""
     gradients = []
     for scope in (contextlib.nullcontext(), keras.RematScope("list_of_layers", layer_names=["block"])):
@@ -271,7 +271,7 @@ def test_four_channels_are_possible():
 
 
 @pytest.mark.slow
-def test_fit_works_out_of_the_box():
+def test_fit_reduces_the_loss():
     model = variants.make("token")
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     images = variants.images(model, batch=16)

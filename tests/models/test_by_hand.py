@@ -57,17 +57,17 @@ def test_registers_follow_the_class_token():
         ({"patch_size": (225, 112)}, (1, 2)),
     ],
 )
-def test_grid(arguments, grid):
+def test_grid_follows_from_image_and_patch_size(arguments, grid):
     assert vit_config.grid(**arguments) == grid
 
 
 @pytest.mark.parametrize(("ratio", "hidden"), [(0.75, 12), (0.7, 12), (0.5, 8), (0.01, 1)])
-def test_hidden_patches_are_those_that_the_reference_does_not_keep(ratio, hidden):
+def test_number_of_masked_patches_matches_the_reference(ratio, hidden):
     """MAE keeps int(L * (1 - ratio)) of its L = 16 patches."""
     assert models.MAEConfig(**MASKED, mask_ratio=ratio).num_masked == hidden
 
 
-def test_the_decoder_of_a_masked_autoencoder():
+def test_decoder_configuration_follows_from_its_arguments():
     config = models.MAEConfig(**MASKED, decoder_hidden_size=24, decoder_num_heads=2, layer_norm_epsilon=1e-3)
     assert config.decoder.mlp_dim == 96
     assert config.decoder.layer_norm_epsilon == 1e-3
@@ -105,18 +105,18 @@ def test_features_of_a_model_without_class_token_are_the_mean_of_its_patches():
     np.testing.assert_allclose(features, np.mean(np.array(tokens)[:, 3:], axis=1), rtol=1e-4, atol=1e-5)
 
 
-def test_published_means_and_deviations():
+def test_imagenet_normalization_matches_torchvision():
     """Of ImageNet, as torchvision states them."""
     assert normalization.IMAGENET == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def test_black_and_white():
+def test_range_of_normalized_pixels_computed_by_hand():
     low, high = normalization.black_and_white(normalization.IMAGENET)
     assert low == pytest.approx((0 - 0.485) / 0.229)  # of red, the lowest of the three
     assert high == pytest.approx((1 - 0.406) / 0.225)  # of blue
 
 
-def test_scale_and_offset():
+def test_scale_and_offset_convert_the_input_range():
     """Images in [-1, 1] become the images that the weights know."""
     scale, offset = normalization.scale_and_offset(normalization.IMAGENET, (-1.0, 1.0))
     black, white = -1.0 * scale + offset, 1.0 * scale + offset

@@ -62,7 +62,7 @@ def test_a_model_returns_the_arguments_that_built_it(name):
 
 
 @pytest.mark.parametrize("name", selection.cases([name for name in variants.VARIANTS if name != "bit"], variants.QUICK))
-def test_derived_facts_are_those_of_the_layers(name):
+def test_derived_properties_match_the_layers(name):
     model = variants.shared(name)
     config = model.config
     length = model.get_layer("encoderblock_0").output.shape[1]
@@ -80,7 +80,7 @@ def test_derived_facts_are_those_of_the_layers(name):
     assert [model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(2)] == list(config.drop_path_rates)
 
 
-def test_grids_of_other_images():
+def test_grid_of_another_image_size():
     config = ViTConfig(patch_size=(16, 8), image_size=None)
     assert config.grid == (14, 28)
     assert vit_config.grid(config.patch_size, image_size=32) == (2, 4)
@@ -108,7 +108,7 @@ def test_grids_of_other_images():
         ("create_model", lambda **arguments: keras_vit.create_model("ViT-S/16", **arguments)),
     ],
 )
-def test_wrong_names_of_arguments(constructor, build, arguments, meant):
+def test_unknown_arguments_are_refused_with_a_suggestion(constructor, build, arguments, meant):
     with pytest.raises(ValueError if constructor == "create_model" else TypeError) as error:
         build(**arguments)
     message = str(error.value)
@@ -128,13 +128,13 @@ def test_weights_are_arguments_of_the_variants_only():
     ("name", "value"),
     [("patch_norm", "yes"), ("pool_prefix_tokens", 1), ("layer_norm_epsilon", "small"), ("layer_scale", "1e-4")],
 )
-def test_types_of_arguments(name, value):
+def test_arguments_of_wrong_types_are_refused(name, value):
     """A string in place of a number was an error of the layer, and one in place of a bool counted as True."""
     with pytest.raises(ValueError, match=name):
         ViTConfig(pooling="gap", **{name: value})
 
 
-def test_wrong_values_of_arguments():
+def test_wrong_values_of_arguments_are_refused():
     with pytest.raises(ValueError, match="include_top=False"):
         keras_vit.ViT_S16(classes=None)
     with pytest.raises(ValueError, match="'gap'"):
@@ -144,6 +144,6 @@ def test_wrong_values_of_arguments():
 
 
 @pytest.mark.slow
-def test_a_stored_file_opens():
+def test_stored_file_of_an_older_version_opens():
     model, data = keras.models.load_model(FILES / "vit.keras"), np.load(FILES / "vit.npz")
     np.testing.assert_allclose(model(data["images"]), data["outputs"], rtol=1e-5, atol=1e-5)

@@ -93,11 +93,11 @@ def test_parameter_count_follows_from_the_sizes(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ViT-Ti/16", pytest.param("ViT-B/16", marks=selection.EXHAUSTIVE)])
-def test_a_model_with_values_has_as_many(name):
+def test_built_model_has_the_published_parameter_count(name):
     assert keras_vit.create_model(name).count_params() == COUNTS[name]
 
 
-def test_bit_parameter_count():
+def test_bit_parameter_counts_are_the_published_ones():
     # As published with the files of BiT-S: 25.5 million for R50x1 (He et al.'s ResNet-50 has the same kernels).
     with keras.StatelessScope(initialize_variables=False):
         assert keras_vit.create_model("BiT-R50x1").count_params() == 25_549_352
@@ -111,7 +111,7 @@ def test_every_listed_model_has_a_constructor():
 
 
 @pytest.mark.slow
-def test_21k_heads():
+def test_imagenet_21k_head_has_the_published_parameter_count():
     model = keras_vit.create_model("ViT-B/16", classes=21843)
     assert model.count_params() == 102_595_923
     assert keras_vit.create_model("ViT-B/16", include_top=False).count_params() == 85_798_656

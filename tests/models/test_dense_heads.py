@@ -26,7 +26,7 @@ def make(head, seed=0, **arguments):
 
 
 @pytest.mark.slow
-def test_linear_is_batch_norm_and_a_product_of_each_patch_after_the_final_norm():
+def test_linear_segmenter_is_batch_norm_and_a_dense_layer_on_the_patch_tokens():
     model = make(HEADS[1])
     images = variants.images(model)
     maps = [ARRAY(x) for x in keras_vit.feature_extractor(model, [0, -1])(images)["maps"]]
@@ -54,7 +54,7 @@ def test_training_normalizes_by_the_batch_and_drops_whole_channels():
 
 
 @pytest.mark.slow
-def test_upsample_by_hand():
+def test_upsampling_head_computed_by_hand():
     """A transposed convolution of stride 2 is one of stride 1 on an image with zeros between its values."""
     model = make(HEADS[3])
     head, images = model.get_layer("head"), variants.images(model)
@@ -77,7 +77,7 @@ def test_upsample_by_hand():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
-def test_saved_and_loaded(head, tmp_path):
+def test_dense_heads_are_saved_and_loaded(head, tmp_path):
     model = make(head)
     model.class_names = ["sky", "sea", "sand"]
     images, path = variants.images(model), tmp_path / "model.keras"
@@ -90,7 +90,7 @@ def test_saved_and_loaded(head, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
-def test_counted_cost(head):
+def test_parameters_and_operations_of_dense_heads_are_counted(head):
     model = make(head)
     counted = cost.of_config(model.config)
     headless = cost.of_config(models.ViTConfig(**{**variants.SMALL, "pooling": None, "include_top": False}))

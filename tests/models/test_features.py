@@ -13,7 +13,7 @@ ARRAY = keras.ops.convert_to_numpy
 
 
 @pytest.mark.slow
-def test_a_head_on_token_and_mean_by_hand():
+def test_head_on_class_token_and_mean_computed_by_hand():
     """Registers and class token are left out of the mean; both parts follow the final norm."""
     model = variants.make("rms", num_registers=2)
     assert model.config.num_features == 32
@@ -49,7 +49,7 @@ def test_features_are_the_tokens_of_the_blocks(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dinov3", "any_size"])
-def test_features_are_saved(name, tmp_path):
+def test_feature_extractors_are_saved_and_loaded(name, tmp_path):
     extractor = keras_vit.feature_extractor(variants.shared(name), blocks=(-2, 1))
     images = variants.images(variants.shared(name))
     extractor.save(tmp_path / "features.keras")
@@ -79,12 +79,12 @@ def test_features_of_a_pretraining_model_are_those_of_its_encoder():
 
 
 @pytest.mark.parametrize("blocks", [(2,), (-3,), (), (0, 2.5), "01", 1])
-def test_blocks_that_do_not_exist(blocks):
+def test_unknown_blocks_are_refused(blocks):
     with pytest.raises(ValueError, match="blocks"):
         keras_vit.feature_extractor(variants.shared("token"), blocks=blocks)
 
 
 @pytest.mark.parametrize("model", [keras.Sequential(), None, "bit"])
-def test_models_without_blocks(model):
+def test_models_without_blocks_are_refused(model):
     with pytest.raises(ValueError, match="model"):
         keras_vit.feature_extractor(variants.shared("bit") if model == "bit" else model)

@@ -28,7 +28,7 @@ def head_weights(model):
 @pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, (0, -1)])
 @pytest.mark.parametrize("image_size", [(16, 8), None])
-def test_dense_head_by_hand(blocks, image_size):
+def test_dense_head_computed_by_hand(blocks, image_size):
     model = make(head=DenseHead(3, blocks), image_size=image_size, num_registers=2)
     images = variants.images(model)
     extract = keras_vit.feature_extractor(model, blocks or [-1])(images)
@@ -56,7 +56,7 @@ def test_tokens_are_those_after_the_final_norm():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, (0, -1)])
-def test_saved_loaded_and_copied(blocks, tmp_path):
+def test_custom_heads_are_saved_loaded_and_cloned(blocks, tmp_path):
     model = make(head=DenseHead(3, blocks), classifier_activation="softmax")
     model.class_names = ["sky", "sea", "sand"]
     model.get_layer("head").trainable = False
@@ -80,7 +80,7 @@ def test_saved_loaded_and_copied(blocks, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, (0, -1)])
-def test_counted_cost(blocks):
+def test_cost_of_a_custom_head_includes_its_weights(blocks):
     """The weights of a user's head count if it is built, and its operations never."""
     head = DenseHead(3, blocks)
     config = models.ViTConfig(**variants.SMALL, head=head)
@@ -121,7 +121,7 @@ def test_checkpoints_of_other_heads_fill_the_encoder(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov2", "hf_vit", "timm_siglip", "hf_mae"])
-def test_foreign_encoders(name):
+def test_encoders_of_other_projects_take_a_custom_head(name):
     config = golden_data.path(f"{name}_config.json")
     path = golden_data.path(f"{name}.safetensors")
     model = keras_vit.model_from_checkpoint(path, config=config, head=DenseHead(3))
@@ -132,7 +132,7 @@ def test_foreign_encoders(name):
 
 
 @pytest.mark.slow
-def test_files_of_a_given_head_fill_other_models(tmp_path):
+def test_encoder_of_a_model_with_a_custom_head_loads_into_other_models(tmp_path):
     source, path = make(), tmp_path / "model.keras"
     source.save(path)
     model = keras_vit.VisionTransformer(**variants.SMALL)
@@ -166,7 +166,7 @@ def test_features_are_the_class_token():
 
 
 @pytest.mark.slow
-def test_encoder_of_a_pretraining_model():
+def test_encoder_of_a_pretraining_model_takes_a_custom_head():
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
     encoder = keras_vit.MaskedAutoencoder(4, 16, 2, 2, 24, image_size=16, **decoder)
     assert encoder.encoder(head=DenseHead(3)).output_shape == (None, 4, 4, 3)
@@ -183,6 +183,6 @@ def test_encoder_of_a_pretraining_model():
         ({"head": DenseHead(3, (2,))}, "head"),
     ],
 )
-def test_refused(arguments, name):
+def test_incompatible_arguments_are_refused(arguments, name):
     with pytest.raises(ValueError, match=name):
         make(**arguments)

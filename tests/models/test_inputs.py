@@ -61,7 +61,7 @@ def test_the_format_of_the_data_is_channels_last():
 
 
 @pytest.mark.slow
-def test_traces_of_users_print_nothing():
+def test_traced_models_print_nothing():
     assert forked.run("tests.models.traced") == (0, "")
 
 
@@ -86,7 +86,7 @@ def test_autograph_can_read_what_users_trace():
 
 
 @pytest.mark.parametrize("images", [PIXELS, PIXELS.astype("float32"), keras.ops.convert_to_tensor(PIXELS)])
-def test_a_warning_once(images):
+def test_unscaled_pixels_are_warned_of_once(images):
     network = model()
     with pytest.warns(UserWarning, match="preprocess_input"):
         network(images)
@@ -102,12 +102,12 @@ LABELS = np.zeros(2)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["predict", "predict_on_batch"])
-def test_whole_numbers_are_noticed_when_keras_traces_the_model(method):
+def test_integer_images_are_detected_when_keras_traces_the_model(method):
     with pytest.warns(UserWarning, match="preprocess_input"):
         getattr(model(), method)(PIXELS)
 
 
-def test_black_images_neither_warn_nor_end_the_look():
+def test_black_images_give_no_warning_and_the_next_batch_is_checked():
     network = model()
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -116,7 +116,7 @@ def test_black_images_neither_warn_nor_end_the_look():
         network(PIXELS.astype("float32"))
 
 
-def test_one_black_image_in_front_of_a_batch_hides_nothing():
+def test_first_black_image_of_a_batch_does_not_prevent_the_warning():
     batch = np.concatenate([np.zeros((1, 16, 16, 3), "float32"), FRACTIONS])
     with pytest.warns(UserWarning, match=r"\[0, 1\]"):
         model()(batch)
@@ -140,7 +140,7 @@ def test_the_warning_follows_the_normalization_of_the_weights(normalization, rig
 
 
 @pytest.mark.slow
-def test_a_generator_keeps_all_its_batches():
+def test_checking_a_generator_consumes_no_batch():
     network = model()
     network.compile("sgd", "mse", run_eagerly=True)
     seen = []
@@ -155,7 +155,7 @@ def test_a_generator_keeps_all_its_batches():
 
 
 @pytest.mark.parametrize("images", [FRACTIONS, SCALED])
-def test_pixels_that_were_scaled_before_are_noticed(images):
+def test_already_scaled_pixels_are_detected(images):
     with pytest.warns(UserWarning, match="preprocess_input takes pixels"):
         keras_vit.preprocess_input(images)
 
@@ -174,11 +174,11 @@ def test_pixels_that_were_scaled_before_are_noticed(images):
         ((0.5, 0.5), None),
     ],
 )
-def test_kinds_of_values_on_both_sides_of_their_bounds(values, kind):
+def test_value_ranges_are_classified_at_their_bounds(values, kind):
     assert kind_of_values(np.float32(values)) == kind
 
 
-def test_the_first_images_of_a_batch_are_looked_at():
+def test_first_images_of_a_batch_are_checked():
     batch = np.zeros((34, 2), "float32")
     batch[32:] = 200.0
     assert kind_of_values(batch) is None  # 32 black images
@@ -209,7 +209,7 @@ def test_a_dict_or_list_of_one_tensor_is_that_tensor():
 
 @pytest.mark.parametrize("method", ["predict", "evaluate", "fit", "train_on_batch", "predict_on_batch"])
 @pytest.mark.parametrize("images", [SCALED[:, :8], {"images": SCALED[:, :8]}], ids=["array", "dict"])
-def test_a_wrong_size_is_refused(method, images):
+def test_wrong_image_size_is_refused(method, images):
     network = model()
     network.compile("sgd", "mse", run_eagerly=True)
     labels = () if method.startswith("predict") else (LABELS,)
@@ -218,7 +218,7 @@ def test_a_wrong_size_is_refused(method, images):
 
 
 @pytest.mark.slow
-def test_a_wrong_size_in_a_data_set_is_refused():
+def test_wrong_image_size_in_a_dataset_is_refused():
     with pytest.raises(ValueError, match=r"\(None, 16, 16, 3\).* Received: \(2, 8, 16, 3\)"):
         model().predict(tf.data.Dataset.from_tensors(SCALED[:, :8]), verbose=0)
 
@@ -229,7 +229,7 @@ def test_models_of_symbolic_images_check_their_shape():
 
 
 @pytest.mark.slow
-def test_data_sets_of_unknown_shapes_are_left_to_keras():
+def test_datasets_of_unknown_shape_are_left_to_keras():
     batches = tf.data.Dataset.from_generator(lambda: [SCALED], output_types=tf.float32)
     assert model().predict(batches, verbose=0, steps=1).shape == (2, 2)
 
@@ -250,7 +250,7 @@ def outputs(network, images):
         [({}, IMAGENET), (None, (0.4, 0.2))],
     ),
 )
-def test_a_model_normalizes_pixels_by_itself(normalization, arguments, tmp_path):
+def test_model_with_an_input_range_normalizes_pixels(normalization, arguments, tmp_path):
     def build(**others):
         if arguments is None:
             return keras_vit.BiTResNet((1,), image_size=16, classes=2, **others)
@@ -306,7 +306,7 @@ def test_an_export_of_pixels_does_not_normalize_twice():
     np.testing.assert_allclose(pixels, PIXELS[0], rtol=1e-5)
 
 
-def test_prepared_images_are_taken_without_a_word():
+def test_preprocessed_images_give_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         network = model()
@@ -315,7 +315,7 @@ def test_prepared_images_are_taken_without_a_word():
         network(keras.Input((16, 16, 3)))
 
 
-def test_the_whole_library_is_at_hand():
+def test_package_exports_all_subpackages():
     assert {"data", "training", "optim", "evaluators", "inspection", "export", "models"} <= set(keras_vit.__all__)
     from keras_vit import exporting
 

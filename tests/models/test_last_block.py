@@ -24,7 +24,7 @@ ALL = ["gap", "map", "all_tokens", "relative", "rms"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*READ, *ALL])
-def test_number_of_tokens(name, monkeypatch):
+def test_last_block_computes_only_the_tokens_that_are_read(name, monkeypatch):
     model = variants.shared(name)
     images = variants.images(model)
     block = model.get_layer("encoderblock_1")
@@ -66,7 +66,7 @@ def value_and_gradients(model, images):
         selection.EXHAUSTIVE,
     ),
 )
-def test_same_values_and_gradients(name, arguments):
+def test_values_and_gradients_equal_those_of_the_whole_block(name, arguments):
     model, whole = variants.make(name, **arguments), variants.make_whole(name, **arguments)
     images = variants.images(model)
     assert whole.get_layer("pool").input.shape[1] == whole.config.num_tokens
@@ -79,7 +79,7 @@ def test_same_values_and_gradients(name, arguments):
 @pytest.mark.parametrize(
     "name", selection.cases(["token", "deit", "hybrid", "any_size"], ["hybrid", "any_size"], selection.EXHAUSTIVE)
 )
-def test_same_predictions(name):
+def test_predictions_equal_those_of_the_whole_block(name):
     model, whole = variants.shared(name), variants.make_whole(name)
     images = variants.images(model)
     # Matrix products of other shapes round otherwise.
@@ -88,7 +88,7 @@ def test_same_predictions(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "deit", "shared"])
-def test_tokens_themselves_stay_available(name, tmp_path):
+def test_all_tokens_of_the_last_block_remain_available(name, tmp_path):
     """A model that ends at the last norm has all its tokens, in training as well, and after it was saved."""
     model = variants.shared(name)
     images = variants.images(model)

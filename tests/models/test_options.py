@@ -53,7 +53,7 @@ NAMES = ["dinov3", "any_size_rope", "rms", "no_final_norm"]
         ({"layer_scale": -1e-9}, "layer_scale"),
     ],
 )
-def test_mutually_exclusive_arguments(arguments, named):
+def test_mutually_exclusive_arguments_are_refused(arguments, named):
     with pytest.raises(ValueError, match=named):
         ViTConfig(**arguments)
 
@@ -69,14 +69,14 @@ def test_mutually_exclusive_arguments(arguments, named):
         {"position_embedding": "none", "image_size": None},
     ],
 )
-def test_arguments_beside_those(arguments):
+def test_compatible_arguments_are_accepted(arguments):
     config = ViTConfig(**arguments)
     assert config.head_dim == (None if arguments.get("head_dim") == 64 else arguments.get("head_dim"))
     assert not (config.head_norm and not config.include_top)
 
 
 @pytest.mark.parametrize(("ratio", "hidden"), [(0.0, None), (0.24, 1), (0.25, 1), (0.26, 2), (0.75, 3), (0.76, None)])
-def test_at_least_one_of_four_patches_is_hidden_and_one_is_not(ratio, hidden):
+def test_at_least_one_patch_is_masked_and_one_is_visible(ratio, hidden):
     """The authors of MAE keep `int(L * (1 - mask_ratio))` of L patches."""
     sizes = {"patch_size": 8, "image_size": 16}
     for config_class in (MAEConfig, MaskedPatchConfig):
@@ -90,14 +90,14 @@ def test_at_least_one_of_four_patches_is_hidden_and_one_is_not(ratio, hidden):
 
 @pytest.mark.parametrize("config_class", [MAEConfig, MaskedPatchConfig])
 @pytest.mark.parametrize("arguments", [{"position_embedding": "rope2d"}, {"final_norm": False}])
-def test_pretraining_refuses_them_by_name(config_class, arguments):
+def test_pretraining_models_refuse_unsupported_arguments(config_class, arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):
         config_class(**arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [keras_vit.MaskedAutoencoder, keras_vit.MaskedPatchPredictor])
-def test_pretraining_with_the_others(build):
+def test_pretraining_models_accept_the_other_options(build):
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
     decoder = decoder if build is keras_vit.MaskedAutoencoder else {}
     options = {
@@ -161,7 +161,7 @@ def test_rotary_augmentation_is_a_function_of_the_step_and_the_same_under_remat(
 
 
 @pytest.mark.slow
-def test_one_draw_serves_the_whole_batch():
+def test_rope_augmentation_is_drawn_once_per_batch():
     model = variants.make("dinov3", rope_shift=0.5)
     images = np.repeat(variants.images(model, batch=1), 3, axis=0)
     outputs = keras.ops.convert_to_numpy(model(images, training=True))
@@ -171,7 +171,7 @@ def test_one_draw_serves_the_whole_batch():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(16, 8), (12, 20)])
-def test_rotary_positions_do_not_know_the_size(size):
+def test_rotary_positions_work_for_any_image_size(size):
     """A model for images of any size is the model of each size."""
     anysize, fixed = (variants.make("any_size_rope", image_size=image_size) for image_size in (None, size))
     images = variants.images(fixed)
@@ -180,7 +180,7 @@ def test_rotary_positions_do_not_know_the_size(size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dinov3", "rms"])
-def test_attention_in_chunks(name):
+def test_chunked_attention_equals_whole_attention(name):
     whole, chunked = (variants.make(name, attention_chunk_size=size) for size in (None, 3))
     images = variants.images(whole)
     np.testing.assert_allclose(chunked(images), whole(images), rtol=1e-4, atol=1e-5)
@@ -188,7 +188,7 @@ def test_attention_in_chunks(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dinov3", "rms"])
-def test_exports(name, tmp_path):
+def test_models_with_new_options_are_exported(name, tmp_path):
     model = variants.make(name)
     images = variants.images(model)
     expected = keras.ops.convert_to_numpy(model(images))

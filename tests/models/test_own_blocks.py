@@ -27,14 +27,14 @@ def make(seed=0, **arguments):
     return tiny.randomize(keras_vit.VisionTransformer(**{**variants.SMALL, **arguments}), seed)
 
 
-def test_the_library_has_no_other_default():
+def test_explicit_default_blocks_equal_the_default():
     model = make(block=EncoderBlock, attention=SelfAttention)
     assert model.config == make().config
     assert not model.config.has_own_blocks
 
 
 @pytest.mark.slow
-def test_parallel_block_by_hand():
+def test_parallel_block_computed_by_hand():
     model = make(block=own_blocks.ParallelBlock, num_layers=1)
     tokens, blocks = (
         keras_vit.feature_extractor(model, [0], norm=False)(variants.images(model)),
@@ -48,7 +48,7 @@ def test_parallel_block_by_hand():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_saved_loaded_copied_and_counted(case, tmp_path):
+def test_custom_blocks_are_saved_loaded_cloned_and_counted(case, tmp_path):
     model = make(**CASES[case])
     images, path = variants.images(model), tmp_path / "model.keras"
     model.save(path)
@@ -67,7 +67,7 @@ def test_saved_loaded_copied_and_counted(case, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_trained(case):
+def test_custom_blocks_are_trained(case):
     model = make(**CASES[case])
     before = [ARRAY(weight) for weight in model.trainable_weights]
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -77,7 +77,7 @@ def test_trained(case):
 
 
 @pytest.mark.slow
-def test_rematerialized_with_the_same_dropout():
+def test_rematerialized_custom_blocks_repeat_their_dropout():
     """Without a random number, both give the same gradient; a plain block would repeat its dropout with new numbers."""
     models = [make(block=own_blocks.ParallelBlock, drop_path_rate=0.0, remat=remat) for remat in ("none", "blocks")]
     for model in models:
@@ -90,7 +90,7 @@ def test_rematerialized_with_the_same_dropout():
 
 
 @pytest.mark.slow
-def test_checkpoints(tmp_path):
+def test_weights_with_the_usual_names_load_into_custom_blocks(tmp_path):
     """Weights with the usual names load with `strict=False`, and no project can write the model."""
     path = keras_vit.save_checkpoint(make(), tmp_path / "model.npz")
     model = make(seed=1, block=own_blocks.ParallelBlock)
@@ -114,7 +114,7 @@ class Unregistered(EncoderBlock):
 
 @pytest.mark.parametrize("name", ["block", "attention"])
 @pytest.mark.parametrize("value", [Unregistered, functools.partial(EncoderBlock), lambda *_: None, "Unknown", None, 3])
-def test_wrong_values(name, value):
+def test_invalid_blocks_are_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}`"):
         keras_vit.models.ViTConfig(**{name: value})
 
@@ -126,7 +126,7 @@ def test_options_that_a_layer_does_not_have_are_errors():
 
 
 @pytest.mark.slow
-def test_custom_objects(tmp_path):
+def test_unregistered_blocks_load_with_custom_objects(tmp_path):
     with keras.saving.custom_object_scope({"Unregistered": Unregistered}):
         model = make(block=Unregistered)
         model.save(tmp_path / "model.keras")

@@ -11,7 +11,7 @@ from tests import tiny
 
 @pytest.mark.slow
 @pytest.mark.parametrize("representation_size", [None, 12])
-def test_features_of_a_distilled_model(representation_size):
+def test_features_of_a_distilled_model_average_both_tokens(representation_size):
     model = tiny.model(distillation_token=True, representation_size=representation_size)
     headless = tiny.model(
         distillation_token=True, representation_size=representation_size, include_top=False, classes=None

@@ -49,7 +49,7 @@ def test_a_model_is_loaded_from_hdf5(extension, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_hdf5_file_that_was_not_overwritten_stays_as_it_was(tmp_path, monkeypatch):
+def test_hdf5_file_is_not_overwritten_without_permission(tmp_path, monkeypatch):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "model.h5")
     content = (tmp_path / "model.h5").read_bytes()
     monkeypatch.setattr("builtins.input", lambda *_: "n")
@@ -132,7 +132,7 @@ def test_a_changed_clone_has_one_argument_changed():
 
 
 @pytest.mark.slow
-def test_layers_by_name_and_surgery():
+def test_layers_are_found_by_name_and_replaced():
     model = variants.make("token")
     features = keras.Model(model.input, model.get_layer("encoderblock_0").output)
     head = keras.layers.Dense(5, name="new_head")(model.get_layer("pool").output)
@@ -146,7 +146,7 @@ def test_layers_by_name_and_surgery():
 NAMES = ("café", "dog", "bee")
 
 
-def test_an_activation_without_class_names_travels():
+def test_prediction_activation_is_saved_without_class_names():
     model = variants.make("token", classes=3)
     model.prediction_activation = "sigmoid"
     assert type(model).from_config(model.get_config()).prediction_activation == "sigmoid"
@@ -154,7 +154,7 @@ def test_an_activation_without_class_names_travels():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["deit", "bit", "probabilities"])
-def test_class_names_travel(name, tmp_path):
+def test_class_names_are_saved_with_the_model(name, tmp_path):
     activation = {"classifier_activation": "softmax"} if name == "probabilities" else {}
     model = variants.make("token" if activation else name, classes=3, **activation)
     assert model.class_names is None
@@ -185,7 +185,7 @@ VALUES = Values(("age", "height"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["token"])
-def test_values_travel(name, tmp_path):
+def test_regression_values_are_saved_with_the_model(name, tmp_path):
     model = variants.make(name, classes=2)
     assert model.values is None
     model.values = VALUES
@@ -209,7 +209,7 @@ def test_values_travel(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_values_that_do_not_fit():
+def test_wrong_regression_values_are_refused():
     model = variants.make("token", classes=2)
     for wrong in (Values(("age",), (40.0,), (10.0,)), {"names": ["age"]}, "age"):
         with pytest.raises(ValueError, match="[Vv]alues"):

@@ -78,7 +78,7 @@ def test_quantized_models_are_saved_and_loaded(mode, name, tmp_path):
 
 
 @pytest.mark.slow
-def test_quantization_of_chosen_layers(tmp_path):
+def test_selected_layers_are_quantized(tmp_path):
     model = variants.make("token")
     images = variants.images(model)
     exact = run(model, images)
@@ -145,7 +145,7 @@ def test_frozen_sublayers_stay_frozen(name):
 
 
 @pytest.mark.slow
-def test_lora(tmp_path):
+def test_lora_is_trained_and_saved(tmp_path):
     model = variants.make("token")
     images = variants.images(model)
     expected = run(model, images)
@@ -223,7 +223,7 @@ def test_training_with_lora_continues_after_a_load(how, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["int8", "int4"])
-def test_lora_on_quantized_kernels(mode, tmp_path):
+def test_lora_is_added_to_quantized_kernels(mode, tmp_path):
     model = variants.make("token", num_layers=1)
     model.quantize(mode, filters=lambda layer: layer.name != "head")
     assert model.get_layer("encoderblock_0").attention.query.quantization_mode == mode
@@ -248,7 +248,7 @@ def test_files_without_lora_fill_the_kernels_of_a_model_with_it(tmp_path):
     np.testing.assert_allclose(run(model, images), run(plain, images), rtol=1e-5, atol=1e-5)  # B is zero at the start
 
 
-def test_sublayers_are_those_of_plain_keras():
+def test_sublayers_are_tracked_as_in_keras():
     """A norm of two names keeps its weights when one name gets another norm before `build`; built, none is replaced."""
 
     @keras.saving.register_keras_serializable(package="tests")
@@ -277,7 +277,7 @@ def test_sublayers_are_those_of_plain_keras():
 
 
 @pytest.mark.slow
-def test_two_models_in_one_with_names_of_their_own():
+def test_two_named_models_are_combined_in_one():
     first = keras_vit.VisionTransformer(**variants.SMALL, name="first")
     second = keras_vit.VisionTransformer(**variants.SMALL, name="second")
     images = keras.Input(first.input_shape[1:])
@@ -304,7 +304,7 @@ def test_images_of_another_size_are_refused(name):
 
 
 @pytest.mark.slow
-def test_qlora_learns():
+def test_qlora_training_reduces_the_loss():
     model = keras_vit.VisionTransformer(**variants.SMALL)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

@@ -77,10 +77,10 @@ def run(*arguments):
     return done.stdout
 
 
-def test_models_on_the_torch_backend():
+def test_models_run_on_the_torch_backend():
     assert run("-c", PROGRAM).split("\n")[-2] == "no training programs"
 
 
-def test_models_that_users_change_on_the_torch_backend():
+def test_surgery_tests_pass_on_the_torch_backend():
     # Without conftest.py, which imports TensorFlow.
     run("-m", "pytest", "--noconftest", "-q", "-m", "not exhaustive", "tests/models/test_surgery.py")

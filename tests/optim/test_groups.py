@@ -51,12 +51,12 @@ def describe(name):
     "name",
     selection.cases(variants.VARIANTS, lambda name: name not in variants.REWIRED, selection.EXHAUSTIVE),
 )
-def test_groups_of_models(name):
+def test_parameter_groups_of_every_model_variant(name):
     check(describe(name))
 
 
 @pytest.mark.slow
-def test_groups_of_recipes(monkeypatch, tmp_path):
+def test_parameter_groups_of_every_recipe(monkeypatch, tmp_path):
     toy.replace_readers(monkeypatch, tmp_path)
     structures = {}
     for name, arguments in toy.CASES:
@@ -71,7 +71,7 @@ def test_groups_of_recipes(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_depths_by_hand():
+def test_layer_depths_computed_by_hand():
     multipliers = variables.layer_multipliers(describe("hybrid"), 0.5)
     expected = {
         "conv_root/kernel": 0,
@@ -88,7 +88,7 @@ def test_depths_by_hand():
     assert set(variables.layer_multipliers(describe("hybrid"), 1.0).values()) == {1.0}
 
 
-def test_a_model_within_a_model_and_one_without_blocks():
+def test_layer_depths_of_nested_models_and_models_without_blocks():
     head = keras.layers.Dense(2, name="own_head")
     model = keras.Sequential([describe("features"), head])
     multipliers = variables.layer_multipliers(model, 0.5)
@@ -99,7 +99,7 @@ def test_a_model_within_a_model_and_one_without_blocks():
     assert set(variables.layer_multipliers(plain, 0.5).values()) == {1.0}
 
 
-def test_masks_go_by_path():
+def test_weight_decay_masks_match_paths():
     model = describe("token")
     paths = [weight.path for weight in model.trainable_weights]
     assert variables.decayed(model, "kernel$") == variables.decayed(model)
@@ -107,7 +107,7 @@ def test_masks_go_by_path():
 
 
 @pytest.mark.slow
-def test_lora_and_quantized_kernels():
+def test_lora_and_quantized_kernels_are_grouped_as_kernels():
     model = variants.make("token")
     model.quantize("int8", filters="Dense_0")
     for layer in model.layers:

@@ -9,7 +9,7 @@ LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 0.0, 0.0], [-3.0, 4.0, 1.0]], np.floa
 ONE_HOT = np.eye(3, dtype=np.float32)
 
 
-def test_softmax_cross_entropy():
+def test_softmax_cross_entropy_matches_the_formula():
     shares = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
     np.testing.assert_allclose(cross_entropy(LOGITS, ONE_HOT), -np.log(np.diag(shares)), rtol=1e-6)
     soft = np.array([[0.7, 0.2, 0.1]] * 3, np.float32)
@@ -36,7 +36,7 @@ def test_half_precision_logits_give_float32_losses():
     assert np.asarray(cross_entropy(LOGITS.astype(ml_dtypes.bfloat16), ONE_HOT)).dtype == np.float32
 
 
-def test_unknown_loss():
+def test_unknown_loss_is_refused():
     with pytest.raises(ValueError, match='"softmax" or "sigmoid".*\'hinge\''):
         cross_entropy(LOGITS, ONE_HOT, "hinge")
 
@@ -46,7 +46,7 @@ def test_label_smoothing_keeps_the_sum():
     assert smooth_labels(ONE_HOT, 0.0) is ONE_HOT
 
 
-def test_correctness_of_one_several_and_no_labels():
+def test_prediction_is_correct_if_it_is_among_the_largest_labels():
     several = np.array([[1, 0, 1], [0, 1, 0], [0, 0, 0]], np.float32)
     assert np.asarray(is_correct(LOGITS, several)).tolist() == [1, 0, 0]
     mixed = np.array([[0.6, 0.4, 0], [0.6, 0.4, 0], [0.6, 0.4, 0]], np.float32)

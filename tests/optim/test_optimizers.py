@@ -39,7 +39,7 @@ def run(optimizer, weight_decay=0.0):
     return weights, [np.asarray(slot) for slot in slots]
 
 
-def test_momentum_keeps_the_rate_outside():
+def test_momentum_accumulates_gradients_without_the_learning_rate():
     weight, momentum = WEIGHT.astype(np.float64), 0.0
     for got, gradient, rate in zip(run(Momentum(0.9))[0], GRADIENTS, RATES, strict=True):
         momentum = gradient + 0.9 * momentum
@@ -47,7 +47,7 @@ def test_momentum_keeps_the_rate_outside():
         np.testing.assert_allclose(got, weight, rtol=1e-5, atol=1e-6)
 
 
-def test_nesterov_and_plain_descent():
+def test_nesterov_and_plain_descent_match_the_formula():
     momentum = GRADIENTS[0] + 0.0
     direction, _ = Momentum(0.9, nesterov=True).direction(GRADIENTS[0], [np.zeros_like(WEIGHT)], 0)
     np.testing.assert_allclose(direction, GRADIENTS[0] + 0.9 * momentum, rtol=1e-6)
@@ -56,7 +56,7 @@ def test_nesterov_and_plain_descent():
     assert plain.direction(WEIGHT, (), 0)[0] is WEIGHT
 
 
-def test_lars_formula():
+def test_lars_matches_the_formula():
     """The rule of MAE's linear probe: the gradient of a matrix at 0.001 of the matrix's norm, then momentum."""
     weight, momentum = WEIGHT.astype(np.float64), 0.0
     for got, gradient, rate in zip(run(LARS(0.9))[0], GRADIENTS, RATES, strict=True):
@@ -70,20 +70,20 @@ def test_lars_formula():
     [(np.zeros((2, 2)), np.ones((2, 2))), (np.ones((2, 2)), np.zeros((2, 2))), (np.ones(2), np.full(2, 3.0))],
     ids=["zero weight", "zero gradient", "vector"],
 )
-def test_lars_leaves_some_gradients_as_they_are(weight, gradient):
+def test_lars_leaves_zero_norms_and_vectors_unscaled(weight, gradient):
     weight, gradient = weight.astype("float32"), gradient.astype("float32")
     direction, _ = LARS(0.9).direction(gradient, [np.zeros_like(weight)], 0, weight)
     np.testing.assert_array_equal(direction, gradient)
 
 
 @pytest.mark.parametrize(("weight", "gradient"), [(1e-3, 2.0), (2.0, 1e-3)])
-def test_lars_scales_by_small_norms_as_well(weight, gradient):
+def test_lars_scales_by_small_norms(weight, gradient):
     gradient, slots = np.full((1, 1), gradient, "float32"), [np.zeros((1, 1), "float32")]
     direction, _ = LARS(0.9).direction(gradient, slots, 0, np.full((1, 1), weight, "float32"))
     np.testing.assert_allclose(direction, [[1e-3 * weight]], rtol=1e-6)
 
 
-def test_muon_takes_the_steps_of_keras():
+def test_muon_matches_keras():
     """Keras' own Muon, with its momentum and its rate in the same places, on a weight that is not an embedding."""
     theirs = keras.optimizers.Muon(momentum=0.95, nesterov=True, weight_decay=None, exclude_embeddings=False)
     variable = keras.Variable(WEIGHT, name="kernel")
@@ -121,7 +121,7 @@ def test_muon_reads_a_weight_as_a_matrix_from_inputs_to_outputs(shape, input_axe
 
 
 @pytest.mark.slow
-def test_bfloat16_momentum_is_bit_for_bit_that_of_jax():
+def test_bfloat16_momentum_matches_jax_bit_for_bit():
     """The stored momentum is `g + 0.9 * m` with the product in bfloat16, as `optax.trace` computes it, rounded once."""
     jnp = pytest.importorskip("jax.numpy")
     _, (ours,) = run(Momentum(0.9, momentum_dtype="bfloat16"))
@@ -132,7 +132,7 @@ def test_bfloat16_momentum_is_bit_for_bit_that_of_jax():
     assert ours.tobytes() == np.asarray(stored).tobytes()
 
 
-def test_adamw_formula():
+def test_adamw_matches_the_formula():
     weight, first, second = WEIGHT.astype(np.float64), 0.0, 0.0
     for step, got in enumerate(run(AdamW(), weight_decay=0.1)[0]):
         gradient = GRADIENTS[step].astype(np.float64)
@@ -143,7 +143,7 @@ def test_adamw_formula():
         np.testing.assert_allclose(got, weight, rtol=1e-4, atol=1e-5)
 
 
-def test_epsilon_stands_outside_of_the_root():
+def test_epsilon_is_added_outside_the_square_root():
     # A gradient of size epsilon: with epsilon outside, the first step is half a rate; Keras' Adam would differ.
     direction, _ = AdamW(epsilon=1e-8).direction(np.float32([1e-8]), [np.zeros(1, np.float32)] * 2, 0)
     np.testing.assert_allclose(direction, [0.5], rtol=1e-3)
@@ -160,18 +160,18 @@ def test_clipping_changes_no_bit_below_the_bound():
     assert clip_by_global_norm(gradients, norm, 0.0)[0] is gradients[0]
 
 
-def test_weight_in_bfloat16_stays_so():
+def test_bfloat16_weights_stay_bfloat16():
     weight = np.asarray([1.0, 2.0], ml_dtypes.bfloat16)
     updated = apply_direction(weight, np.float32([1.0, 1.0]), 0.5)
     assert np.asarray(updated).astype(np.float32).tolist() == [0.5, 1.5]
     assert "bfloat16" in str(updated.dtype)
 
 
-def test_average():
+def test_moving_average_matches_the_formula():
     np.testing.assert_allclose(update_average(np.float32([1.0]), np.float32([2.0]), 0.9), [1.1], rtol=1e-6)
 
 
-def test_names():
+def test_optimizers_are_created_by_name():
     numbers = {"momentum": 0.8, "nesterov": True, "momentum_dtype": "bfloat16"}
     numbers |= {"beta1": 0.7, "beta2": 0.95, "epsilon": 1e-6}
     sgd = create_optimizer(recipes.Optim(name="sgd", **numbers))
@@ -189,7 +189,7 @@ def test_names():
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (7, 5), (1, 9), (9, 1), (3, 3)])
-def test_muon_s_step_of_a_matrix_of_rank_one_by_hand(shape):
+def test_muon_step_of_a_rank_one_matrix_computed_by_hand(shape):
     """The iteration is a polynomial of the one singular value. The factor is that of arXiv:2502.16982, equation 4."""
     rng = np.random.default_rng(5)
     left, right = (vector / np.linalg.norm(vector) for vector in (rng.normal(size=side) for side in shape))
@@ -222,7 +222,7 @@ def apply(update, path, average=None):
     [("embedding/kernel", 0.125, 0.1), ("embedding/bias", 0.125, 0), (f"{BLOCK}/out/kernel", 0.25, 0.1)]
     + [("encoderblock_1/LayerNorm_0/scale", 0.5, 0), ("head/kernel", 1.0, 0.1)],
 )
-def test_a_step(path, multiplier, decay):
+def test_step_applies_decay_and_layer_multiplier(path, multiplier, decay):
     """Decay belongs to the direction, so that the rates by depth scale it, too; the average is of the new weight."""
     update = rule(name="sgd", momentum=0.0, weight_decay=0.1, layer_decay=0.5, ema_momentum=0.9, clip_norm=0.0)
     new, average = apply(update, path, average=1.0)
@@ -232,7 +232,7 @@ def test_a_step(path, multiplier, decay):
 
 
 @pytest.mark.parametrize(("largest", "scale"), [(0.0, 1.0), (6.0, 1.0), (1.5, 0.5)])
-def test_a_gradient_is_cut_to_the_largest_norm(largest, scale):
+def test_gradient_is_clipped_to_the_largest_norm(largest, scale):
     new, _ = apply(rule(name="sgd", momentum=0.0, weight_decay=0.0, clip_norm=largest), "head/kernel")
     assert new == pytest.approx(2.0 - 0.01 * 3.0 * scale, rel=1e-6)
 

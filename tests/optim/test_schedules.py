@@ -15,7 +15,7 @@ def rates(total_steps, base=1.0, steps=None, **numbers):
 
 
 @pytest.mark.parametrize("name", ["traj_sgd_float32", "traj_adamw"])
-def test_golden_rates(golden, name):
+def test_learning_rates_match_golden_values(golden, name):
     data = golden(name)
     meta = data["meta"]
     linear = meta["decay"].startswith("linear")
@@ -52,13 +52,13 @@ def test_decays_end_at_their_last_rate(name, middle):
     assert rates(10, steps=[0, 5, 10, 12], name=name, end=0.1) == pytest.approx([1.0, middle, last, last])
 
 
-def test_a_step_has_the_given_factor():
+def test_rate_drops_by_the_given_factor_at_a_boundary():
     """Boundaries count from the first step of the run, and the boundary is the first step with the lower rate."""
     found = rates(8, steps=[3, 4, 5, 6], name="steps", warmup_steps=3, boundaries=(4, 6), factor=0.5)
     assert found == pytest.approx([1.0, 0.5, 0.5, 0.25])
 
 
-def test_rsqrt_with_cooldown():
+def test_rsqrt_with_cooldown_matches_the_formula():
     steps = [0, 5, 10, 30, 89, 95, 100]
     got = rates(100, steps=steps, name="rsqrt", warmup_steps=10, timescale=20, cooldown_steps=10)
     expected = []
@@ -69,12 +69,12 @@ def test_rsqrt_with_cooldown():
     assert got[-1] == 0
 
 
-def test_constant_and_a_warm_up_longer_than_the_run():
+def test_constant_rate_and_warm_up_longer_than_the_run():
     assert rates(3, base=0.1, name="constant") == pytest.approx([0.1] * 3)
     assert rates(3, base=0.1, name="cosine", warmup_steps=10) == pytest.approx([0, 0.01, 0.02])
 
 
-def test_wrong_names_and_orders_are_errors():
+def test_wrong_names_and_orders_are_refused():
     with pytest.raises(ValueError, match="'constant', 'cosine'.*'cosin'"):
         create_schedule(recipes.Schedule(name="cosin"), 0.1, 10)
     with pytest.raises(ValueError, match="must increase"):

@@ -8,15 +8,15 @@ import pytest
 
 from keras_vit import data
 from tests import tiny
-from tests.data import pictures
-from tests.made_once import made_once
+from tests.cached_files import cached_directory
+from tests.data import example_images
 from tests.programs import call
 
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory):
     """The directory of a run, its model, and the logits of that model on the 360 test digits, worked out here."""
-    directory = made_once(tmp_path_factory, "digits", tiny.write_digits_run)
+    directory = cached_directory(tmp_path_factory, "digits", tiny.write_digits_run)
     model = keras.models.load_model(directory / "model.keras")
     source = data.open_source("digits", "test")
     logits = model.predict(source.images.astype("float32") / 127.5 - 1, verbose=0)
@@ -37,7 +37,7 @@ def saved_model(run, tmp_path_factory):
         arguments = (f"--model={run}", f"--output={directory / 'digits'}", "--signature=features", "--num_images=20")
         assert call("export.main", *arguments, "--batch_sizes=1,2") == 0
 
-    return made_once(tmp_path_factory, "served_digits", make) / "digits"
+    return cached_directory(tmp_path_factory, "served_digits", make) / "digits"
 
 
 @pytest.fixture(scope="session")
@@ -48,13 +48,13 @@ def tflite_file(run, tmp_path_factory):
         path = directory / "digits.tflite"
         assert call("export.main", "--format=tflite", f"--model={run}", f"--output={path}", "--num_images=20") == 0
 
-    return made_once(tmp_path_factory, "tflite_digits", make) / "digits.tflite"
+    return cached_directory(tmp_path_factory, "tflite_digits", make) / "digits.tflite"
 
 
 @pytest.fixture
 def folder(tmp_path):
     """33 images; one cannot be read, one occurs twice with another class."""
-    root = pictures.folder(tmp_path / "p")
+    root = example_images.folder(tmp_path / "p")
     (tmp_path / "p" / "cat" / "bad.jpg").write_bytes(b"")
     shutil.copy(tmp_path / "p" / "cat" / "1.png", tmp_path / "p" / "dog" / "copy.png")
     return root

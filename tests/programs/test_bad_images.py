@@ -23,7 +23,7 @@ def strict(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_evaluate_names_the_image_and_ends(strict):
+def test_evaluate_names_the_unreadable_image_and_exits(strict):
     run, broken = strict
     process = forked.Program(forked.ROOT, "train.evaluate", [f"--model={run}", KNN], os.environ)
     output, _ = process.communicate(timeout=240)
@@ -32,7 +32,7 @@ def test_evaluate_names_the_image_and_ends(strict):
 
 
 @pytest.mark.slow
-def test_the_recipe_states_that_it_is_left_out_and_a_flag_changes_it(strict, tmp_path, capsys):
+def test_on_bad_image_flag_overrides_the_recipe(strict, tmp_path, capsys):
     run, broken = strict
     folders.write_run(tmp_path / "lenient", run.parent / "images", on_bad_image="skip")
     for arguments in ((f"--model={tmp_path / 'lenient'}",), (f"--model={run}", "--on_bad_image=skip")):
@@ -43,7 +43,7 @@ def test_the_recipe_states_that_it_is_left_out_and_a_flag_changes_it(strict, tmp
 
 
 @pytest.mark.slow
-def test_the_page_without_matplotlib_is_one_line(strict, tmp_path, monkeypatch):
+def test_report_without_matplotlib_prints_one_line(strict, tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"] + ["matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
     code, output = programs.run("train.visualize", f"--model={strict[0]}", f"--output={tmp_path}")

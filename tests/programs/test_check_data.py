@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from tests.data import pictures
+from tests.data import example_images
 from tests.programs import call, load
 from train.datasets import audit
 
 
 @pytest.mark.slow
-def test_check_data(folder, tmp_path, capsys):
+def test_check_data_prints_counts_and_problems(folder, tmp_path, capsys):
     sheet = tmp_path / "sheet.png"
     pp = "decode_jpeg_and_inception_crop(20)|flip_lr|value_range(-1, 1)"
     code = call(
@@ -40,9 +40,9 @@ def test_check_data(folder, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
-    pictures.folder(tmp_path / "train")
-    pictures.folder(tmp_path / "test", count=2)  # the same first images
+def test_check_data_finds_images_in_several_splits(tmp_path, capsys):
+    example_images.folder(tmp_path / "train")
+    example_images.folder(tmp_path / "test", count=2)  # the same first images
     assert call("train.check_data", data=f"folder:{tmp_path}", splits=[], json=False, sheet=None) == 1
     text = capsys.readouterr().out
     assert "train: minimum 24 x 20, median 24 x 25, maximum 24 x 30 pixels" in text  # width x height
@@ -51,7 +51,7 @@ def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
     assert ["cat", "2", "11"] in lines or ["cat", "11", "2"] in lines
 
 
-def test_the_median_is_not_the_mean_and_twenty_problems_are_listed():
+def test_median_size_and_at_most_twenty_problems_are_reported():
     program = load("train.check_data")
     assert program.spread([9, 1, 2]) == [1, 2, 9]
     assert program.listing("a", ["x"] * 20) == ["a: 20", *["  x"] * 20]
@@ -112,19 +112,19 @@ def test_findings_are_listed_in_order():
     ]
 
 
-def test_check_data_without_problems(capsys):
+def test_check_data_reports_no_problems(capsys):
     assert call("train.check_data", data="digits", splits=["test"], json=False, sheet=None) == 0
     assert "unreadable: 0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("program", ["train.check_data", "train.make_tfrecords"])
-def test_a_missing_source_is_told(program):
+def test_missing_source_is_reported(program):
     with pytest.raises(ValueError, match="data set"):
         call(program, data=None)
 
 
 @pytest.mark.slow
-def test_duplicates_and_sheets():
+def test_duplicates_and_contact_sheets_are_written():
     source = data.open_source("digits", "test[:9]")
     found = audit.audit(source)
     assert [picture.label for picture in found] == [(int(label),) for label in source.labels()]
@@ -142,7 +142,9 @@ def test_images_of_one_color_and_other_shapes_are_not_duplicates(tmp_path):
     for class_name, shape in (("a", (2, 8)), ("b", (4, 4)), ("c", (8, 2))):
         (tmp_path / class_name).mkdir()
         for name in "01":
-            (tmp_path / class_name / f"{name}.png").write_bytes(pictures.encode(np.full((*shape, 3), 7, np.uint8)))
+            (tmp_path / class_name / f"{name}.png").write_bytes(
+                example_images.encode(np.full((*shape, 3), 7, np.uint8))
+            )
     found = audit.audit(data.open_source(f"folder:{tmp_path}", "all"))
     assert sorted(report.size for report in found) == [(2, 8)] * 2 + [(4, 4)] * 2 + [(8, 2)] * 2
     groups = audit.duplicates({"all": found})

@@ -33,7 +33,7 @@ class Fake:
 calls: list = []
 
 
-def test_the_text_of_predictions_and_errors(tmp_path, monkeypatch, capsys, caplog):
+def test_predictions_and_errors_are_printed_as_text(tmp_path, monkeypatch, capsys, caplog):
     program = load("export.client")
     monkeypatch.setattr(program, "Client", Fake)
     for name, content in (("0.png", b"good"), ("1.png", b"bad")):
@@ -57,7 +57,7 @@ def test_the_text_of_predictions_and_errors(tmp_path, monkeypatch, capsys, caplo
     assert '"label": "é"' in capsys.readouterr().out
 
 
-def test_a_server_that_does_not_answer(tmp_path, caplog, monkeypatch):
+def test_server_that_does_not_respond_is_reported(tmp_path, caplog, monkeypatch):
     (tmp_path / "0.png").write_bytes(b"")
     with socket.socket() as closed:
         closed.bind(("localhost", 0))  # nothing listens there

@@ -15,6 +15,7 @@ from keras_vit.exporting import graph_ops, signatures
 from keras_vit.inference import formats
 from keras_vit.training import chosen_recipe, distribute
 from keras_vit.training.planning import plan
+from keras_vit.util import foreign_names
 from keras_vit.version import __version__
 from tests import programs
 from tests.experiments.test_comparison import write_run
@@ -37,6 +38,14 @@ def test_help_imports_nothing_heavy(name):
     code, output, imported = start("-m", "keras_vit", name, "--help")
     assert code == 0 and not imported & HEAVY
     assert f"keras-vit {name} " in output and "\nflags:\n" in output
+
+
+def test_help_shows_the_most_used_flags_first(monkeypatch):
+    programs.load("train.main")
+    monkeypatch.setattr(sys, "argv", ["train.main"])
+    shown = re.findall(r"^  --(\w+):", command_line.help_text(""), re.MULTILINE)
+    used = ["workdir", "data", "model", "weights", "adapt", "epochs", "steps", "time", "batch_size", "learning_rate"]
+    assert shown[:12] == [*used, "image_size", "seed"]
 
 
 def test_help_of_the_command_and_of_a_module():
@@ -86,7 +95,7 @@ MISTAKES = [  # the arguments, and a part of the message
     ("train folder:a folder:b", "one data set"),
     ("sweep --config=no.py --workdir=a --grid=seed=1", "'no.py'"),
     ("plan npz:no.npz", "'no.npz'"),
-    ("plan --target=v5e-8", "target'. --help"),
+    ("plan --target=v5e-8", "no flag --target. --help"),
     ("check-data manifest:no.csv", "'no.csv'"),
     ("check-data tfrecord:/no/folder/train-*", "/no/folder"),
     ("check-data digits --model=no", "'no'"),
@@ -108,17 +117,45 @@ MISTAKES = [  # the arguments, and a part of the message
     ("verify --model=no", "'no'"),
     ("benchmark --model=no", "'no'"),
     ("serve --model=no.keras", "'no.keras'"),
-    ("weights no.npz", "'no.npz'"),
+    ("models no.npz", "'no.npz'"),
     ("runs nowhere", "nowhere"),
-    ("compare nowhere", "nowhere"),
+    ("runs nowhere --compare", "nowhere"),
+    ("train folder:tests --seed=1 --config.seed=2", "seed has two values, 1 and 2"),
+    ("train folder:tests --adapt=head --config.adapt=bias", "adapt has two values"),
+    ("train folder:tests --time=2m --config.time=60", "time has two values"),
+    ("train folder:tests --epochs=5 --time=5m", "epochs or the time"),
+    ("train folder:tests --epochs=5 --steps=30", "epochs or the steps"),
+    ("train folder:tests --lr=0.1", "no flag --lr. Type --learning_rate=0.1."),
+    ("train folder:tests --output=x", "--workdir=x"),
+    ("train folder:tests --output_dir=x", "--workdir=x"),
+    ("train folder:tests --freeze=10", "--adapt=head"),
+    ("train folder:tests --resume", "same --workdir=DIR"),
+    ("train folder:tests --pretrained", "--weights=NAME"),
+    ("train folder:tests --num_classes=3", "Leave it out"),
+    ("train folder:tests --img_size=224", "--image_size=224"),
+    ("train folder:tests --device=cpu", "CUDA_VISIBLE_DEVICES=-1"),
+    ("train folder:tests --lora", "--adapt=lora"),
+    ("train folder:tests --data_dir=p", "--data=p"),
+    ("train folder:tests --class_names=f", "Leave it out"),
+    ("train folder:tests --batch-size=8", "--batch_size=8"),
+    ("train folder:tests --num_epochs=8", "--epochs=8"),
+    ("train folder:tests --wd=0.1", "--config.optim.weight_decay=0.1"),
+    ("train folder:tests --mixup=0.1", "--config.data.mixup=0.1"),
+    ("train folder:tests --weight_decy=0.1", "'--config.optim.weight_decay'"),
+    ("train folder:tests --amp", "--config.precision=mixed_bfloat16"),
+    ("plan --output=a", "no flag --output. --help"),
+    ("predict --bs=8 setup.py", "--batch_size=8"),
+    ("predict --lr=8 setup.py", "no flag --lr. --help"),
+    ("export --output_dir=x", "'--output'"),
+    *((word, f"'{command}'") for word, command in foreign_names.COMMANDS.items()),
 ]
 
 
 @pytest.mark.slow
-def test_mistakes_are_told_without_tensorflow_and_keras(tmp_path):
+def test_mistakes_are_reported_without_importing_tensorflow_and_keras(tmp_path):
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", rate=1e-4, finished=False)
-    right = [["runs", str(tmp_path)], ["compare", str(tmp_path)], ["weights"], ["weights", "ViT_S14:dinov2"]]
+    right = [["runs", str(tmp_path)], ["runs", str(tmp_path), "--compare"], ["models", "ViT_S14:dinov2"]]
     right.append(["client", "--url=http://localhost:1", "--name=x", "--timeout=1", "setup.py"])
     arguments = json.dumps([*(text.split() for text, _ in MISTAKES), *right])
     done = subprocess.run([sys.executable, "-c", WITHOUT_KERAS, arguments], cwd=ROOT, capture_output=True, text=True)
@@ -127,7 +164,7 @@ def test_mistakes_are_told_without_tensorflow_and_keras(tmp_path):
     for (text, said), output in zip(MISTAKES, outputs, strict=False):
         assert said in output and output.endswith("exit code 2\n") and "Traceback" not in output, (text, output)
     *found, unreachable = outputs[len(MISTAKES) :]
-    for output, said in zip(found, ("step 10 of 20", "0.0001", "ViT_B16", "dinov2"), strict=True):
+    for output, said in zip(found, ("step 10 of 20", "0.0001", "dinov2"), strict=True):
         assert said in output and output.endswith("exit code 0\n"), output
     assert "localhost:1" in unreachable and unreachable.endswith("exit code 1\n"), unreachable
 

@@ -23,7 +23,7 @@ def convert(*argv, **options):
         ("vit_gap", "timm", "model.safetensors"),
     ],
 )
-def test_conversion(name, format, target, tmp_path):
+def test_converted_file_gives_the_golden_logits(name, format, target, tmp_path):
     convert(files.golden_path(name), tmp_path / target, format=format)
     _, images, logits = files.golden_case(name)
     model = model_from_checkpoint(tmp_path / target)
@@ -75,7 +75,7 @@ def test_the_description_is_json(tmp_path, capsys):
     assert described["include_top"] is False and "classes" not in described
 
 
-def test_one_or_two_sides():
+def test_flags_accept_one_or_two_sides():
     one_or_two = programs.load("export.convert_checkpoint").one_or_two
     assert one_or_two("image_size", ["48"]) == 48 and one_or_two("grid", ["3", "4"]) == (3, 4)
     for wrong in ([], ["1", "2", "3"], ["-1"], ["1.5"]):
@@ -86,7 +86,7 @@ def test_one_or_two_sides():
 
 
 @pytest.mark.slow
-def test_another_resolution_and_wrong_usage(tmp_path):
+def test_conversion_resizes_positions_and_refuses_wrong_flags(tmp_path):
     convert(files.golden_path("vit_gap"), tmp_path / "out.npz", image_size=["48", "64"])
     assert model_from_checkpoint(tmp_path / "out.npz").get_config()["image_size"] == [48, 64]
     with pytest.raises(ValueError, match="SRC and DST"):

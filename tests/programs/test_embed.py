@@ -104,7 +104,7 @@ def test_finished_parts_are_not_computed_again(run, images, expected, tmp_path, 
 
 
 @pytest.mark.slow
-def test_finished_parts_in_a_bucket_are_used_by_another_machine(run, images, expected, store, monkeypatch):  # noqa: F811
+def test_finished_parts_in_a_bucket_are_reused_on_another_machine(run, images, expected, store, monkeypatch):  # noqa: F811
     monkeypatch.setattr(locks, "SILENCE", 0)
     features, calls = inference.KerasPredictor.features, []
 
@@ -203,7 +203,7 @@ def test_parts_without_a_readable_image(bad, run, images, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_call_at_a_time(run, images, tmp_path):
+def test_concurrent_calls_are_refused(run, images, tmp_path):
     output = tmp_path / "a.npz"
     with locks.locked(f"{output}.parts"), pytest.raises(ValueError, match=r"process \d+.*another --output"):
         embed(run, output, *images)
@@ -228,14 +228,14 @@ def test_a_folder_without_images_is_refused_before_the_model_is_loaded(run, tmp_
 
 
 @pytest.mark.slow
-def test_names_that_are_not_utf8(run, images, tmp_path):
+def test_names_that_are_not_utf8_are_kept(run, images, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")
     shutil.copy(images[0], path)
     assert embed(run, tmp_path / "a.npz", images[1], path) == 0
     assert rows(tmp_path / "a.npz")[0] == [str(images[1]), path]
 
 
-def test_wrong_arguments(run, images, tmp_path, monkeypatch):
+def test_wrong_arguments_are_refused(run, images, tmp_path, monkeypatch):
     opened = types.SimpleNamespace(features_unavailable="this file returns probabilities only")
     monkeypatch.setattr(inference, "open_predictor", lambda *_, **__: opened)
     for message, model, *arguments in (

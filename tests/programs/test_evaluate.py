@@ -12,7 +12,7 @@ from tests.programs import call, load
 
 
 @pytest.mark.slow
-def test_a_run(run, digits, capsys):
+def test_evaluate_prints_the_results_of_a_run(run, digits, capsys):
     """Every example counts once, and the object names the model and the data."""
     assert call("train.evaluate", f"--model={run}", "--json", "--batch_size=50") == 0  # the last of 8 batches is padded
     result, labels = json.loads(capsys.readouterr().out), digits.source.labels()
@@ -62,7 +62,7 @@ def test_the_twenty_lowest_classes_are_listed(images):
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_model_of_values(as_json, monkeypatch, capsys):
+def test_evaluate_of_a_regression_model_prints_errors(as_json, monkeypatch, capsys):
     true = np.array([[1.0, 40.0], [2.0, 60.0], [4.0, 50.0]])
     where = of_values(true + [0.25, 5.0], true, ("age", "weight"))
     about = {"path": "ages", "kind": "function", "prepare_for_many": lambda: None}

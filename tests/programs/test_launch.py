@@ -59,7 +59,7 @@ def launch(*arguments):
         (["digits", "--target=local", "--processes=3"], ["data.batch_size", "3 replicas"]),
         (["digits", "--target=local", "--backend=jax", "--processes=2", "--virtual_devices=3"], ["6 replicas"]),
         (["digits", "--target=jobset", "--accelerator=v9-8"], ["--accelerator", "v5litepod-N", "v9-8"]),
-        (["digits", "--target=tpu-vm"], ["--accelerator", "v5litepod-N"]),
+        (["digits", "--target=tpu-vm"], ["--accelerator is missing", "v5litepod-16"]),
         (["digits", "--target=tpu-vm", "--accelerator=v6e-8", "--backend=tensorflow"], ["JAX", "--backend=tensorflow"]),
         (["digits", "--target=tpu-vm", "--accelerator=v6e-8", "--gpus=2"], ["takes --accelerator", "Received: --gpus"]),
         (["digits", "--target=kubernetes", "--workdir=runs/a"], ["--workdir", "/shared/runs/s16", "runs/a"]),
@@ -77,7 +77,7 @@ def launch(*arguments):
         (["digits", "--target=slurm", "--submit"], ["--submit", "'sbatch'"]),
     ],
 )
-def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, monkeypatch):
+def test_wrong_flags_print_one_line_and_write_nothing(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
     code, output = launch(*arguments)
@@ -92,6 +92,8 @@ def test_a_changed_file_is_kept(tmp_path, monkeypatch):
         "digits",
         "--target=kubernetes",
         "--config.seed=3",
+        "--epochs=5",
+        "--batch_size=64",
         "--distribute=fsdp",
         "--backend=jax",
         "--",
@@ -99,8 +101,8 @@ def test_a_changed_file_is_kept(tmp_path, monkeypatch):
     )
     assert launch(*arguments)[0] == 0 == launch(*arguments)[0]
     written = pathlib.Path("digits.yaml").read_text()
-    own = ["--config=digits", "--workdir=/shared/runs/digits", "--distribute=fsdp", "--config.seed=3", "--profile"]
-    assert re.findall(r'- "(.*)"\n', written) == own
+    own = ["--config=digits", "--workdir=/shared/runs/digits", "--epochs=5.0", "--batch_size=64", "--distribute=fsdp"]
+    assert re.findall(r'- "(.*)"\n', written) == [*own, "--config.seed=3", "--profile"]
     pathlib.Path("digits.yaml").write_text("mine")
     code, output = launch(*arguments)
     assert code == 2 and "--overwrite" in output and pathlib.Path("digits.yaml").read_text() == "mine"
@@ -135,7 +137,7 @@ def test_gpus_and_tpus_train_on_jax(variable, arguments, backend, tmp_path, monk
     assert ("NCCL_DEBUG" in text) == ("--gpus=8" in arguments) and "jax-cache" in text or backend == "tensorflow"
 
 
-def test_jax_that_is_missing_is_told_before_the_script_is_written(tmp_path, monkeypatch):
+def test_missing_jax_is_reported_before_the_script_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KERAS_BACKEND")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -60,7 +60,7 @@ FREE = {"metadata", "labels", "annotations", "nodeSelector", "limits", "requests
 
 
 @pytest.mark.slow
-def test_a_typing_error_is_found():
+def test_misspelled_fields_are_reported():
     """In the name of any field; those of labels, selectors and resources are free."""
     validator = pytest.importorskip("kubernetes_validate")
     errors = (validator.ValidationError, pytest.importorskip("jsonschema").ValidationError)

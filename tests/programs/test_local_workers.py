@@ -90,18 +90,18 @@ def test_the_terminal_shows_the_chief_and_the_warnings_of_others(supervise):
         {0: worker(143), 1: worker(75)},
     ],
 )
-def test_all_start_again_when_a_worker_is_lost(supervise, script, caplog):
+def test_all_workers_restart_if_one_is_lost(supervise, script, caplog):
     assert supervise(script, {})[::2] == (0, 2)
     assert "All workers start again" in caplog.text
 
 
 @pytest.mark.parametrize("final", [1, 2, 66, 70, 74])
-def test_an_error_that_a_restart_does_not_mend_ends_all(supervise, final):
+def test_error_that_a_restart_does_not_fix_ends_all_workers(supervise, final):
     others = {0: worker(None, deaf=True), 1: worker(final), 2: worker(75), 3: worker(-6)}
     assert supervise(others, processes=4)[::2] == (final, 1)
 
 
-def test_a_run_without_progress_ends_even_if_a_worker_died(supervise):
+def test_run_without_progress_ends_even_if_a_worker_died(supervise):
     assert supervise({0: worker(70), 1: worker(-9)})[::2] == (70, 1)
 
 
@@ -122,20 +122,20 @@ def test_workers_that_may_save_have_their_own_time(supervise, code, patience, mo
         assert ("Worker 1 is still running" in caplog.text) == (not seconds)
 
 
-def test_restarts_are_bounded(supervise, caplog):
+def test_restarts_are_limited(supervise, caplog):
     died = {1: worker(-9), 2: worker(-11)}  # the first is named
     assert supervise(died, died, {}, processes=3)[::2] == (1, 2)
     assert "started 2 times (worker 1 died by SIGKILL), 0:00: the run did not end after 1 restarts" in caplog.text
     assert caplog.records[-1].levelname == "ERROR"
 
 
-def test_a_signal_makes_all_save_and_end(supervise, tmp_path):
+def test_sigterm_makes_all_workers_save_and_exit(supervise, tmp_path):
     ask_after(tmp_path, signal.SIGTERM)
     script = {0: worker(None), 1: worker(None)}
     assert supervise(script)[::2] == (75, 1)
 
 
-def test_a_second_signal_ends_all(supervise, tmp_path, monkeypatch):
+def test_second_signal_ends_all_workers(supervise, tmp_path, monkeypatch):
     monkeypatch.setattr(signals, "AGAIN", 0.0)
     ask_after(tmp_path, signal.SIGTERM, signal.SIGTERM)
     with pytest.raises(signals.Stopped):

@@ -41,7 +41,7 @@ os.abort()
 
 
 @pytest.mark.slow
-def test_lines_of_others_go_to_the_log(tmp_path):
+def test_log_lines_of_other_packages_go_to_the_log_file(tmp_path):
     command = [sys.executable, "-c", CODE, str(tmp_path / "run")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     shown = done.stderr.splitlines()

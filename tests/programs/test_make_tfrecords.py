@@ -3,7 +3,7 @@
 import pytest
 
 from keras_vit import data
-from tests.data import pictures
+from tests.data import example_images
 from tests.programs import call, load
 
 
@@ -13,7 +13,7 @@ def make_tfrecords(folder, output, **flags):
 
 
 @pytest.mark.slow
-def test_make_tfrecords(folder, tmp_path):
+def test_make_tfrecords_writes_all_splits(folder, tmp_path):
     output = tmp_path / "out"
     with pytest.raises(data.UnreadableImageError, match="bad.jpg"):
         make_tfrecords(folder, tmp_path / "strict")
@@ -26,12 +26,12 @@ def test_make_tfrecords(folder, tmp_path):
 
 @pytest.mark.slow
 def test_make_tfrecords_writes_few_files_for_few_images(tmp_path):
-    make_tfrecords(pictures.folder(tmp_path / "p"), tmp_path / "out")
+    make_tfrecords(example_images.folder(tmp_path / "p"), tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").glob("t*")) == [
         "test-00000-of-00001",
         "train-00000-of-00001",
     ]
-    make_tfrecords(pictures.folder(tmp_path / "few", count=2), tmp_path / "single", shards=9)
+    make_tfrecords(example_images.folder(tmp_path / "few", count=2), tmp_path / "single", shards=9)
     assert len(list((tmp_path / "single").glob("train-*-of-00003"))) == 3  # one image each
 
 

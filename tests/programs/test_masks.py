@@ -53,7 +53,7 @@ def check_files(model, paths, folder):
 
 
 @pytest.mark.slow
-def test_predict(model, images, tmp_path, capsys):
+def test_predict_writes_masks(model, images, tmp_path, capsys):
     arguments = (f"--model={model}", f"--preprocess={tiny.PREPROCESS}", f"--output={tmp_path / 'masks'}")
     assert call("train.predict", *arguments, "--json", *images) == 0
     expected = check_files(model, images, tmp_path / "masks")
@@ -69,7 +69,7 @@ def test_predict(model, images, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_flags_that_do_not_fit(model, images, tmp_path):
+def test_flags_for_classifiers_are_refused(model, images, tmp_path):
     arguments = (f"--model={model}", f"--preprocess={tiny.PREPROCESS}")
     for flag in ("--top_k=2", "--order=uncertain", f"--sort={tmp_path}/sorted"):
         with pytest.raises(ValueError, match=flag.partition("=")[0]):
@@ -83,7 +83,7 @@ def test_flags_that_do_not_fit(model, images, tmp_path):
 
 
 @pytest.mark.slow
-def test_images_of_the_same_name(model, images, tmp_path):
+def test_masks_of_images_with_equal_names_are_kept_apart(model, images, tmp_path):
     """Their masks are in the folders of the images; the table has the share of each class."""
     deep = images[0].parent / "deep"
     deep.mkdir()
@@ -98,7 +98,7 @@ def test_images_of_the_same_name(model, images, tmp_path):
 
 
 @pytest.mark.slow
-def test_client(model, images, tmp_path, capsys):
+def test_client_writes_masks(model, images, tmp_path, capsys):
     predictor = open_predictor(model, preprocess=tiny.PREPROCESS)
     with servers.serving_model(servers.served_model.ServedModel("views", predictor)) as url:
         arguments = (f"--url={url}", "--name=views", f"--output={tmp_path / 'masks'}", "--json")
@@ -108,7 +108,7 @@ def test_client(model, images, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_features_of_patches(model, images, tmp_path):
+def test_embed_writes_features_of_patches(model, images, tmp_path):
     file = tmp_path / "features.npz"
     arguments = (f"--model={model}", f"--preprocess={tiny.PREPROCESS}", "--dense", *images)
     assert call("train.embed", f"--output={file}", *arguments) == 0
@@ -140,7 +140,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_report(run, tmp_path, capsys):
+def test_report_shows_masks_with_the_lowest_miou_first(run, tmp_path, capsys):
     """The tiles are those of the evaluator; the images come with both masks, the lowest mIoU first."""
     pytest.importorskip("matplotlib", reason="the report needs matplotlib")
     assert call("train.visualize", f"--model={run}", f"--output={tmp_path}", "--num_images=3") == 0

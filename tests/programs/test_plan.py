@@ -27,7 +27,7 @@ def recipe(monkeypatch):
         model=recipes.Model("ViT-L/16"),
         data=recipes.Data(source="tfds:imagenet2012", train_split="train[:99%]", batch_size=4_096),
     )
-    monkeypatch.setattr(cli, "recipe_from_flags", lambda _: recipe)
+    monkeypatch.setattr(cli, "recipe_from_flags", lambda *_, **options: recipe)
     return recipe
 
 
@@ -49,9 +49,14 @@ def test_plan_prints_the_estimates(recipe, capsys):
     assert "ViT-H/14" not in text  # another model
 
 
+def test_epochs_of_data_that_are_not_here(capsys):
+    assert programs.call("train.plan", "--config=vit_s16_i1k", "--epochs=3", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["epochs"] == pytest.approx(3, abs=1e-3)
+
+
 def test_sizes_of_their_own_are_not_called_by_the_name_of_the_variant(recipe, capsys, monkeypatch):
     small = recipes.replace(recipe, {"model.arguments": {"num_layers": 2, "hidden_size": 64, "num_heads": 2}})
-    monkeypatch.setattr(cli, "recipe_from_flags", lambda _: small)
+    monkeypatch.setattr(cli, "recipe_from_flags", lambda *_, **options: small)
     assert programs.call("train.plan") == 0
     assert "ViT of 2 layers, 224 px" in capsys.readouterr().out
 
@@ -117,7 +122,7 @@ def test_a_recipe_for_own_data_names_missing_settings(name, arguments, no_data):
         programs.call("train.plan", f"--config={toy.CONFIGS / name}.py:{arguments}")
 
 
-def test_data_that_are_there_are_planned_with_their_own_size(recipe, capsys, monkeypatch, tmp_path):
+def test_available_data_are_planned_with_their_own_size(recipe, capsys, monkeypatch, tmp_path):
     arrays = {"x_train": np.zeros((6, 8, 8), np.uint8), "y_train": np.arange(6) % 3}
     np.savez(tmp_path / "mine.npz", **arrays)
     recipe.data.source, recipe.data.train_split = f"npz:{tmp_path / 'mine.npz'}", "train"
@@ -140,12 +145,12 @@ def test_gray_images_are_known_without_their_data(recipe, no_data, capsys, caplo
 
 
 @pytest.mark.parametrize("arguments", ["fashion_mnist.py:/typo", "fashion_mnist_transfer.py:pretrain,/typo"])
-def test_a_folder_that_is_not_there_is_not_taken_for_another(arguments, no_data):
+def test_missing_folder_is_reported(arguments, no_data):
     with pytest.raises(ValueError, match="There is no '/typo.*Pass --examples and --classes instead"):
         programs.call("train.plan", f"--config={toy.CONFIGS}/{arguments}")
 
 
-def test_known_data():
+def test_sizes_of_known_data_sets():
     assert sizes.size("tfds:imagenet2012", "train[:99%]") == (1_268_355, 1000, None)
     assert sizes.size("tfds:imagenet2012:5.1.0#data_dir='/x'", "validation") == (50_000, 1000, None)
     assert sizes.size("tfds:imagenet21k", "full[51200:]") == (14_145_922, 21_843, None)
@@ -159,7 +164,7 @@ def test_known_data():
 
 
 @pytest.mark.parametrize("source", ["fashion_mnist:/mine", "idx:/mine", "npz:runs/two.npz", "folder:/mine"])
-def test_nothing_is_known_of_folders_of_your_own(source):
+def test_sizes_of_own_folders_are_unknown(source):
     assert sizes.size(source, "validation") == sizes.Size()
 
 

@@ -32,7 +32,7 @@ finally:
 
 
 @pytest.mark.slow
-def test_predict_gives_the_models_probabilities(run, digits, tmp_path, capsys):
+def test_predict_prints_the_probabilities_of_the_model(run, digits, tmp_path, capsys):
     logits, source = digits.logits, digits.source
     tiny.digit_files(tmp_path, source)
     bad, missing = tmp_path / "bad.jpg", tmp_path / "missing.jpg"
@@ -50,7 +50,7 @@ def test_predict_gives_the_models_probabilities(run, digits, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_predict_of_a_file_does_without_tensorflow(tflite_file, digits, tmp_path, capsys):
+def test_predict_with_a_tflite_file_runs_without_tensorflow(tflite_file, digits, tmp_path, capsys):
     images = tiny.digit_files(tmp_path, digits.source, 2)
     command = [sys.executable, "-c", PREDICT, f"--model={tflite_file}", "--json", *images]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -62,7 +62,7 @@ def test_predict_of_a_file_does_without_tensorflow(tflite_file, digits, tmp_path
     assert [json.loads(line) for line in answers] == [json.loads(line) for line in lines[-2:]]
 
 
-def test_predict_needs_classes(run, monkeypatch):
+def test_predict_requires_classes(run, monkeypatch):
     opened = types.SimpleNamespace(card=types.SimpleNamespace(names=()))
     monkeypatch.setattr(inference, "open_predictor", lambda *_, **__: opened)
     with pytest.raises(ValueError, match="must have classes"):

@@ -92,7 +92,7 @@ def text_of(html):
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def test_contains_everything_and_needs_nothing():
+def test_report_is_a_self_contained_file():
     html = render()
     assert "default-src 'none'" in html
     markup = re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
@@ -122,7 +122,7 @@ def test_mistakes_come_first_with_their_true_class():
     assert "Mistakes" not in text_of(render(images=[image(2, truth=None)]))
 
 
-def test_classes():
+def test_classes_are_listed_from_the_lowest_accuracy():
     html = render()
     text = text_of(html)
     assert text.index("dog 50.0% 2") < text.index("cat 75.0% 4")  # the weakest first; none without images
@@ -133,7 +133,7 @@ def test_classes():
     assert "Recall per class" in text_of(render(classes=dataclasses.replace(CLASSES, confusion=None)))
 
 
-def test_of_many_classes_the_most_frequent_confusions():
+def test_most_frequent_confusions_of_many_classes_are_listed():
     count = 30
     confusion = np.diag(np.full(count, 9))
     confusion[3, 4], confusion[5, 6] = 8, 2
@@ -237,7 +237,7 @@ def test_a_digest_is_shortened_and_numbers_are_grouped():
     assert "1,234, 3" in text and "none –" in text
 
 
-def test_headlines_of_a_model():
+def test_headline_figures_describe_the_model():
     model = types.SimpleNamespace(input_shape=(None, 16, 24, 3), count_params=lambda: 1_234)
     tiles = [("2", "classes"), ("1,234", "parameters"), ("16 × 24", "pixels per image")]
     assert report._tiles(None, "", model, ("cat", "dog")) == tiles
@@ -280,7 +280,7 @@ def test_maps_are_scaled_by_themselves():
     assert set(base64.b64decode(maps["rollout"]["values"])) == {0}
 
 
-def test_names_are_text():
+def test_names_are_escaped():
     hostile = image(name=HOSTILE, predictions=[(HOSTILE, 1.0)], truth=HOSTILE, correct=False)
     html = render(
         title=HOSTILE,
@@ -335,7 +335,7 @@ LAYER = "document.getElementById('layer-name').textContent"
 
 @pytest.mark.slow
 class TestInABrowser:
-    def test_no_errors_and_no_requests(self, opened):
+    def test_browser_reports_no_errors_and_no_requests(self, opened):
         assert opened.problems == []
         assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
         assert opened.evaluate("document.querySelector('h1').textContent") == HOSTILE
@@ -357,7 +357,7 @@ class TestInABrowser:
         opened.press("End", 35)
         assert (opened.evaluate(LAYER), opened.evaluate(BRIGHTEST)) == ("third", 2)
 
-    def test_heads(self, opened):
+    def test_head_selector_changes_the_map(self, opened):
         opened.evaluate("document.getElementById('head').focus()")
         opened.press("ArrowDown", 40)
         assert opened.evaluate("document.getElementById('head').selectedOptions[0].text") == "head 1"
@@ -365,7 +365,7 @@ class TestInABrowser:
         opened.press("ArrowUp", 38)
         assert opened.evaluate(BRIGHTEST) == 2
 
-    def test_patches_as_they_are(self, opened):
+    def test_smoothing_can_be_disabled(self, opened):
         corner = "document.getElementById('overlay-2').getContext('2d').getImageData(250, 2, 1, 1).data[0]"
         smooth = opened.evaluate(corner)
         opened.click("#smooth")
@@ -374,7 +374,7 @@ class TestInABrowser:
         assert opened.evaluate(BRIGHTEST) == 2
         opened.click("#smooth")
 
-    def test_other_views(self, opened):
+    def test_rollout_and_relevance_views_are_selectable(self, opened):
         opened.evaluate("document.getElementById('view').focus()")
         opened.press("ArrowDown", 40)
         assert opened.evaluate(LAYER) == "all"
@@ -393,7 +393,7 @@ class TestInABrowser:
 
     @pytest.mark.parametrize("width", [1240, 390])
     @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_every_scheme_and_width(self, opened, scheme, width):
+    def test_page_fits_every_color_scheme_and_width(self, opened, scheme, width):
         opened.look(scheme, width)
         assert opened.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         outside = """[...document.querySelectorAll("main *:not(.scroll *)")].filter((element) =>
@@ -426,7 +426,7 @@ class TestInABrowser:
         assert opened.evaluate("document.images[0].naturalWidth") == 60
         assert opened.problems == []
 
-    def test_a_broken_page_would_be_noticed(self, opened, tmp_path):
+    def test_broken_page_is_detected(self, opened, tmp_path):
         (tmp_path / "broken.html").write_text("<script>missing()</script><img src='http://images.example/1.png'>")
         opened.open((tmp_path / "broken.html").as_uri(), "true")
         assert "missing is not defined" in str(opened.problems)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_vit import data, inference
 from tests import tiny
-from tests.data import pictures
+from tests.data import example_images
 from tests.programs import call, load
 from train.datasets import labels, review, review_files
 from train.datasets.audit import ImageReport
@@ -53,7 +53,7 @@ def test_wrong_labels_are_counted_by_the_confident_joint():
     assert labels.count_wrong(np.array([[0.55, 0.45], [0.45, 0.55], [0.65, 0.35]]), np.array([0, 0, 1])) == 2
 
 
-def test_exchanged_labels_are_first_and_the_rest_is_not_suspicious():
+def test_swapped_labels_are_ranked_first_and_the_rest_is_not_suspicious():
     features, numbers = blobs([20, 20, 20])
     exchanged = {3, 25, 47}
     given = [(number + 1) % 3 if index in exchanged else number for index, number in enumerate(numbers)]
@@ -189,13 +189,13 @@ def test_the_printed_data_set_has_the_same_classes(names, options, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_copy_that_was_saved_again_in_another_split(run, tmp_path, capsys):
+def test_reencoded_copy_in_another_split_is_found(run, tmp_path, capsys):
     for index, image in enumerate(tiny.arrays(24, 64, 64)):
         folder = tmp_path / "photos" / ("test" if index > 18 else "train") / ("<b>" if index % 2 else "=1+1")
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{index}.png").write_bytes(pictures.encode(image))
+        (folder / f"{index}.png").write_bytes(example_images.encode(image))
     copy = tmp_path / "photos" / "test" / "<b>" / "copy.jpg"
-    copy.write_bytes(pictures.encode(tiny.arrays(24, 64, 64)[0], "JPEG", quality=80))
+    copy.write_bytes(example_images.encode(tiny.arrays(24, 64, 64)[0], "JPEG", quality=80))
     arguments = ("--preprocess=decode(1)|resize(8)|value_range(-1, 1)", "--json", f"--output={tmp_path}/review")
     assert call("train.check_data", f"folder:{tmp_path}/photos", f"--model={run}", *arguments) == 1
     results = json.loads(capsys.readouterr().out)
@@ -216,7 +216,7 @@ def test_sources_without_files_and_labels_without_classes(source, run, tmp_path,
     np.savez(tmp_path / "values.npz", images=images, labels=np.arange(12.0))
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         for index, image in enumerate(images):
-            for name, content in (("png", pictures.encode(image[..., 0])), ("cls", b"01"[index % 2 :][:1])):
+            for name, content in (("png", example_images.encode(image[..., 0])), ("cls", b"01"[index % 2 :][:1])):
                 member = tarfile.TarInfo(f"{index}.{name}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))

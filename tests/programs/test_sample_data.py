@@ -67,7 +67,7 @@ def test_check_data_describes_masks(shapes, tmp_path, capsys):
     assert "unreadable: 1" in text and f"the mask {path} must be a PNG file" in text and "(ignored)" in text
 
 
-def test_digits(tmp_path):
+def test_digits_are_written_as_folders(tmp_path):
     assert call("train.sample_data", output=str(tmp_path / "digits"), count=40) == 0
     assert data.split_sizes(f"folder:{tmp_path}/digits") == {"train": 40, "test": 40}
     with open(tmp_path / "digits" / "list.csv", encoding="utf-8") as file:

@@ -12,7 +12,7 @@ import pytest
 
 from keras_vit import tf_serving
 from tests import forked, selection, tiny
-from tests.data import pictures
+from tests.data import example_images
 from tests.programs import call, load
 from tests.tf_serving import servers
 
@@ -30,7 +30,7 @@ def running(base):
         yield found[1]
 
 
-def test_name_of_a_model(tmp_path):
+def test_model_name_follows_from_the_path(tmp_path):
     """The name of a model excludes the extension of a file, but includes a point in the name of a directory."""
     (tmp_path / "pets.v2").mkdir()
     (tmp_path / "pets.keras").write_bytes(b"")
@@ -50,7 +50,7 @@ def test_examples_are_test_images_that_need_no_download(tmp_path):
     for source in ("tfds:mnist", "folder:gs://bucket/photos", "folder:missing", ""):
         assert found(source) == {}
     for split in ("train", "test"):
-        pictures.folder(tmp_path / split, count=3)
+        example_images.folder(tmp_path / split, count=3)
     names = {f"{name}/{index}" for name in ("cat", "dog", "eel") for index in range(3)}
     shown = found(f"folder:{tmp_path}")  # files of several classes have the same names
     assert len(shown) == 8 and {name.partition(".")[0] for name in shown} < names
@@ -63,7 +63,7 @@ def images():
 
 
 @pytest.mark.slow
-def test_a_taken_port_is_one_line(base, running):
+def test_port_in_use_is_reported_in_one_line(base, running):
     port = running.rpartition(":")[2]
     with pytest.raises(ValueError, match=f"--port={port}"):
         call("export.serve", f"--model={base}", f"--port={port}")

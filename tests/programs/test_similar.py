@@ -17,7 +17,7 @@ def images(digits, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["features.npz", "features.parquet"])
-def test_similar_images(name, run, images, tmp_path, capsys):
+def test_similar_images_are_listed(name, run, images, tmp_path, capsys):
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
     file, page = tmp_path / name, tmp_path / "similar.html"
@@ -56,7 +56,7 @@ def test_features_of_another_model_and_of_patches_are_refused(shape, run, images
 @pytest.mark.parametrize(
     "arrays", [{"names": np.array(["a"])}, {"names": np.array(["a"]), "features": np.zeros((2, 3))}, None]
 )
-def test_other_files_are_named(arrays, tmp_path):
+def test_files_without_features_are_refused(arrays, tmp_path):
     path = tmp_path / "a.npz"
     path.write_bytes(b"no archive") if arrays is None else np.savez(path, **arrays)
     with pytest.raises(ValueError, match=r"a\.npz"):
@@ -64,7 +64,7 @@ def test_other_files_are_named(arrays, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [["a.png"], ["--features=a.npz"]])
-def test_a_missing_file_or_image_is_told(arguments, tmp_path, monkeypatch):
+def test_missing_file_or_image_is_reported(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.png").write_bytes(b"")
     with pytest.raises(ValueError, match="--features=features.npz photo.jpg"):

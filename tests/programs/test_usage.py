@@ -1,6 +1,7 @@
 """A missing or wrong argument of a command line is named in one line."""
 
 import pathlib
+import re
 
 import pytest
 from absl import flags
@@ -149,8 +150,17 @@ WRITE = {  # the programs that write files, and the flag or argument that names 
 }
 
 
+REQUIRE_A_PLACE = ("sweep", "vtab", "embed", "visualize", "sample_data", "make_tfrecords")
+
+
+@pytest.mark.parametrize("program", [*(f"train.{name}" for name in REQUIRE_A_PLACE), "export.main"])
+def test_a_missing_place_is_named(program):
+    code, output = run(program, *(argument for argument in WRITE[program] if "{}" not in argument))
+    assert code == 2 and re.search(r"--(output|workdir)\b.* (is missing|are needed)", output), output
+
+
 @pytest.mark.parametrize("program", WRITE)
-def test_a_program_does_not_take_an_address_for_a_folder(program, tmp_path, monkeypatch):
+def test_urls_are_not_taken_for_folders(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scheme = "s3" if program in ("train.sweep", "train.vtab") else "ftp"  # other programs publish to buckets
     code, output = run(program, *(argument.format(f"{scheme}://bucket/place") for argument in WRITE[program]))
@@ -160,7 +170,7 @@ def test_a_program_does_not_take_an_address_for_a_folder(program, tmp_path, monk
 
 
 @pytest.mark.parametrize("program", ["train.embed", "train.predict", "train.visualize", "export.main", "export.client"])
-def test_images_at_an_address_are_refused_before_the_model_is_opened(program):
+def test_image_urls_are_refused_before_the_model_is_opened(program):
     model = "--name=pets" if program == "export.client" else f"--model={RUN}"
     images = "--images=s3://bucket/a.png" if program == "export.main" else "s3://bucket/a.png"
     code, output = run(program, model, images, "--output=out.npz")

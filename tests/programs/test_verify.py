@@ -12,7 +12,7 @@ from tests.programs import call, load
 
 
 @pytest.mark.slow
-def test_verify_agrees_and_differs(run, tflite_file, tmp_path, capsys):
+def test_verify_reports_agreement_and_differences(run, tflite_file, tmp_path, capsys):
     assert call("export.verify", f"--model={run}", f"--artifact={tflite_file}", "--num_images=40") == 0
     assert capsys.readouterr().out.endswith("agrees\n")
     tiny.write_digits_run(tmp_path / "other", seed=1)
@@ -26,7 +26,7 @@ def test_verify_agrees_and_differs(run, tflite_file, tmp_path, capsys):
     assert call("export.verify", *arguments, *lenient) == 0
 
 
-def test_the_text_of_a_report(capsys, caplog):
+def test_verification_report_is_printed(capsys, caplog):
     program = load("export.verify")
     program.flags.FLAGS(["verify", "--min_agreement=0.5", "--max_accuracy_drop=0.1"])
     card = dataclasses.replace(tiny.card(), precision="mixed_bfloat16")

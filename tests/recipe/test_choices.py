@@ -33,7 +33,7 @@ def images(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_one_command_for_a_folder(images):
+def test_flags_set_data_model_weights_and_image_size(images):
     recipe = from_flags(f"folder:{images}", "--model=ViT_S16", "--weights=augreg", "--image_size=96")
     assert (recipe.data.source, recipe.model.variant) == (f"folder:{images}", "ViT-S/16")
     assert (recipe.model.weights, recipe.model.head) == ("augreg", "reset")
@@ -54,12 +54,12 @@ def test_one_command_for_a_folder(images):
         (["--config=finetune", "--weights=augreg21k"], "'augreg21k'"),
     ],
 )
-def test_wrong_choices(arguments, said):
+def test_wrong_flags_are_refused(arguments, said):
     with pytest.raises(ValueError, match=said):
         from_flags(*arguments)
 
 
-def test_a_file_that_is_not_there_is_told_before_the_data_are_read():
+def test_missing_file_is_reported_before_the_data_are_read():
     with pytest.raises(FileNotFoundError, match="mine.npz"):
         from_flags("--config=digits", "--weights=mine.npz")
 
@@ -86,7 +86,7 @@ def test_every_operation_with_a_size_is_scaled():
     assert (plain.pp_train, plain.pp_eval) == ("resize(32, antialias=True)|flip_lr", "resize(32, antialias=True)")
 
 
-def test_a_variant_brings_its_sizes_and_its_weights():
+def test_changing_the_variant_changes_sizes_and_weights():
     small = recipes.with_variant(toy.load("digits", None), "ViT_S16")
     assert small.model.variant == "ViT-S/16" and small.model.weights is None
     assert small.model.arguments == {"pooling": "gap", "position_embedding": "sincos2d"}
@@ -96,7 +96,7 @@ def test_a_variant_brings_its_sizes_and_its_weights():
     assert recipes.with_variant(bit, "ViT_S16").model.arguments == {}
 
 
-def test_the_padding_of_published_weights_is_not_that_of_a_file(tmp_path):
+def test_padding_of_published_weights_is_not_applied_to_a_file(tmp_path):
     bit = recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "BiT_R50x1")
     other = recipes.with_variant(bit, "BiT_R101x1")
     assert other.model.arguments == {"pool_padding": "zeros"}  # these weights are published, too
@@ -139,10 +139,33 @@ def test_training_starts_from_weights_by_name(images, tmp_path, monkeypatch):
     )
 
 
-def test_a_recipe_fits_itself(tmp_path):
+def test_fit_function_of_a_recipe_file_is_called(tmp_path):
     """`fit` gets the recipe and the changes of the flags, and returns the recipe."""
     text = "import dataclasses\nfrom keras_vit import recipe as r\n\ndef get_config():\n    return r.Recipe()\n\n"
     text += "def fit(recipe, change):\n    return change(dataclasses.replace(recipe, seed=5, total_steps=6))\n"
     (tmp_path / "mine.py").write_text(text)
     recipe = from_flags(f"--config={tmp_path / 'mine.py'}", "--config.total_steps=7")
     assert (recipe.seed, recipe.total_steps) == (5, 7)
+
+
+def test_the_most_used_settings_are_flags(tmp_path):
+    recipe = from_flags("--config=digits", "--steps=7", "--batch_size=8", "--learning_rate=1e-3", "--seed=3")
+    given = ("total_steps=7", "data.batch_size=8", "optim.learning_rate=0.001", "seed=3")
+    assert recipe == from_flags("--config=digits", *(f"--config.{field}" for field in given))
+    assert recipe == from_flags("--config=digits", *(f"--config.{field}" for field in given), "--learning_rate=1e-3")
+
+
+def test_epochs_set_the_number_of_steps():
+    """Of the training images after all other settings, and rounded; the digits have 1,437."""
+    known = ("--config=digits", "--batch_size=100")
+    assert from_flags(*known, "--epochs=2").total_steps == 29
+    assert from_flags(*known, "--epochs=2", "--config.data.train_split=train[:500]").total_steps == 10
+    assert from_flags(*known, "--epochs=1e-6").total_steps == 1
+
+
+def test_given_epochs_are_planned_for(images):
+    """The warm-up and the intervals of the evaluations follow from them, as from a number of steps."""
+    common = (f"folder:{images}", "--model=ViT_Ti16", "--weights=none", "--image_size=32", "--batch_size=2")
+    recipe = from_flags(*common, "--epochs=50")
+    assert recipe == from_flags(*common, f"--steps={recipe.total_steps}")
+    assert recipe.optim.schedule.warmup_steps == recipe.total_steps // 10

@@ -65,7 +65,7 @@ def test_every_published_recipe_is_in_the_table():
     assert {name for name, _ in EXPECTED} == set(toy.VARIATIONS) - ours
 
 
-def test_augreg_levels_of_each_size():
+def test_augreg_levels_match_big_vision():
     """The level that big_vision's configurations take for a size, and what the levels are."""
     found = {}
     for name in ("vit_i1k", "vit_i21k"):
@@ -79,7 +79,7 @@ def test_augreg_levels_of_each_size():
     assert common.AUGREG["strong2"] == ("randaug(2, 20)", 0.8)
 
 
-def test_few_shot_data_of_the_pretraining():
+def test_few_shot_evaluators_match_big_vision():
     evaluators = toy.load("vit_i21k", "").evaluators
     pp = "decode|resize(256)|central_crop(224)|value_range(-1, 1)"
     for name, source, train, test in (
@@ -96,7 +96,7 @@ def test_few_shot_data_of_the_pretraining():
         ) in evaluators
 
 
-def test_vtab_pictures_are_not_cropped_or_mirrored_where_that_changes_the_label():
+def test_vtab_images_are_not_cropped_or_flipped_if_that_changes_the_label():
     """BiT, appendix F, which the ViT paper follows."""
     uncropped = {"clevr_count", "clevr_distance", "dmlab", "kitti_distance", "dsprites_location"}
     unmirrored = {"dsprites_orientation", "smallnorb_azimuth", "dsprites_location"}
@@ -111,7 +111,7 @@ def test_vtab_pictures_are_not_cropped_or_mirrored_where_that_changes_the_label(
     assert with_options.pp_train == "decode|resize(378, cast=False)|value_range(-1, 1)"
 
 
-def test_vtab_rate():
+def test_vtab_learning_rates_match_the_published_code():
     """`piecewise_constant` of TensorFlow 1 keeps the old rate at the boundary itself."""
     recipe = toy.load("vtab", "")
     rate = create_schedule(recipe.optim.schedule, recipe.optim.learning_rate, recipe.total_steps)

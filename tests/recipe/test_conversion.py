@@ -32,6 +32,14 @@ def test_missing_fields_keep_their_defaults():
         ({"optim": {"learnin_rate": 1.0}}, "no field optim.learnin_rate. Did you mean 'optim.learning_rate'?"),
         ({"modle": {}}, "no field modle. Did you mean 'model'?"),
         ({"optim": {"schedule": {"warmup": 3}}}, "Did you mean 'optim.schedule.warmup_steps'?"),
+        ({"optim": {"lr": 1.0}}, "Did you mean 'optim.learning_rate'?"),
+        ({"optim": {"ems": 1.0}}, "no field optim.ems. Known fields"),  # too short to be compared
+        ({"batch_size": 8}, "Did you mean 'data.batch_size'?"),
+        ({"learning_rat": 8}, "Did you mean 'optim.learning_rate'?"),
+        ({"name": "sgd"}, "Did you mean 'optim.name' or 'optim.schedule.name'?"),
+        ({"epochs": 8}, "Did you mean '--epochs'?"),
+        ({"freeze": 8}, "--adapt=head trains only the head"),
+        ({"pooling": "gap"}, "Did you mean 'model.arguments.pooling'?"),
         ({"seed": "zero"}, "seed must be of type int. Received: seed='zero', of type str"),
         ({"seed": True}, "seed must be of type int"),
         ({"total_steps": 1.5}, "total_steps must be of type int"),
@@ -58,7 +66,7 @@ def test_missing_fields_keep_their_defaults():
         ),
     ],
 )
-def test_mistakes_are_named(values, message):
+def test_wrong_fields_are_named(values, message):
     with pytest.raises(ValueError, match=message):
         recipes.from_dict(values)
 
@@ -75,7 +83,7 @@ SMALLEST = {
 
 
 @pytest.mark.parametrize("path", SMALLEST)
-def test_the_smallest_value_of_a_field(path):
+def test_values_below_the_smallest_are_refused(path):
     smallest = SMALLEST[path]
     assert recipes.get(recipes.check(recipes.replace(recipes.Recipe(), {path: smallest})), path) == smallest
     with pytest.raises(ValueError, match=f"{path} must be at least {smallest}. Received: {path}={smallest - 1}"):
@@ -100,7 +108,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("path", CHOICES)
-def test_a_field_with_few_values(path):
+def test_values_other_than_the_choices_are_refused(path):
     for value in CHOICES[path]:
         assert recipes.get(recipes.check(recipes.replace(recipes.Recipe(), {path: value})), path) == value
     with pytest.raises(ValueError, match=f"{path} must be one of .*'{CHOICES[path][-1]}'.*Received: {path}='other'"):
@@ -120,17 +128,17 @@ def test_a_field_with_few_values(path):
         ("distillation('a')", {"class_weight_exponent": 0.5}, "class_weight_exponent=0.5"),
     ],
 )
-def test_fields_that_a_task_does_not_support(task, fields, named):
+def test_fields_that_a_task_does_not_support_are_refused(task, fields, named):
     recipe = recipes.Recipe(task=task)
     recipes.check(recipe)
     with pytest.raises(ValueError, match=f"Received: .*{named}"):
         recipes.check(recipes.replace(recipe, fields))
 
 
-def test_fields_by_path():
+def test_fields_are_found_by_path():
     assert recipes.get(recipes.Recipe(), "optim.schedule.name") == "cosine"
-    with pytest.raises(ValueError, match="no field optim.schedule.nam. Did you mean 'optim.schedule.name'"):
-        recipes.get(recipes.Recipe(), "optim.schedule.nam")
+    with pytest.raises(ValueError, match="no field optim.schedule.nmae. Did you mean 'optim.schedule.name'"):
+        recipes.get(recipes.Recipe(), "optim.schedule.nmae")
     with pytest.raises(ValueError, match="no field seed.x. seed has no fields of its own"):
         recipes.get(recipes.Recipe(), "seed.x")
 
@@ -147,7 +155,7 @@ def test_fields_by_path():
         ("mae", ["0.5", "50.00%"]),
     ],
 )
-def test_units_and_directions_of_metrics(task, shown):
+def test_metrics_have_units_and_directions(task, shown):
     """The loss and the errors of a regression are better if they are smaller."""
     metrics = recipes.parse_task(task).metrics
     assert [metric.text(0.5) for metric in metrics] == shown
@@ -155,7 +163,7 @@ def test_units_and_directions_of_metrics(task, shown):
     assert [metric.larger_is_better for metric in metrics] == [False] * smaller + [True] * (len(metrics) - smaller)
 
 
-def test_nearest_multiple():
+def test_nearest_multiple_rounds_half_up():
     assert [recipes.nearest_multiple(n, 8) for n in (1, 11, 13, 16)] == [8, 8, 16, 16]
 
 
@@ -206,7 +214,7 @@ def test_json_contains_the_canonical_text_of_a_task(text, canonical):
     assert recipes.from_dict({"task": canonical}).task == recipe.task
 
 
-def test_arguments_of_the_recipe_come_before_those_of_its_record():
+def test_arguments_of_the_recipe_precede_those_of_its_record():
     recorded = {"variant": "ViT-S/16", "arguments": {"dropout_rate": 0.1, "pooling": "gap"}}
     found = recipes.resolve(recipes.Recipe(model=recipes.Model(arguments={"dropout_rate": 0.3})), recorded).model
     assert (found.variant, found.arguments) == ("ViT-S/16", {"dropout_rate": 0.3, "pooling": "gap"})
@@ -240,7 +248,7 @@ def test_regularization_of_a_checkpoint_is_not_taken_over(tmp_path):
         ("total_steps", "1e3", 1000),
     ],
 )
-def test_a_field_written_on_the_command_line(path, text, value):
+def test_fields_are_parsed_from_the_command_line(path, text, value):
     assert recipes.get(recipes.override(recipes.Recipe(), path, text), path) == value
 
 

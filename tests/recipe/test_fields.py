@@ -69,7 +69,7 @@ def test_every_field_is_read_in_training(monkeypatch, tmp_path):
     assert not unread, "Nothing reads these."
 
 
-def test_reads_are_told_apart_by_their_path():
+def test_field_reads_are_distinguished_by_path():
     read = set()
     recipe = recorded(recipes.Recipe(), read)
     recipes.check(recipe)

@@ -65,7 +65,7 @@ def test_recipes_are_valid_and_their_evaluators_exist(name, arguments, monkeypat
 # ---- rules that choose by the data or the machine --------------------------------------------------------------------
 
 
-def test_hyperrule():
+def test_hyperrule_depends_on_data_and_image_size():
     small, middle, large = (common.hyperrule(number, 32, 32) for number in (19_999, 20_000, 500_000))
     assert (small.mixup, middle.mixup, large.mixup) == (0.0, 0.1, 0.1)
     assert [rule.supports[-1] for rule in (small, middle, large)] == [500, 10_000, 20_000]
@@ -79,13 +79,13 @@ def test_hyperrule():
         assert float(rate(step)) == pytest.approx(expected, rel=1e-5, abs=1e-12)  # float32
 
 
-def test_hyperrule_looks_at_unknown_data(monkeypatch, folder):
+def test_hyperrule_reads_the_size_of_unknown_data(monkeypatch, folder):
     toy.replace_readers(monkeypatch, folder)
     recipe = load("bit_hyperrule", "BiT_R50x1,tfds:unknown")
     assert (recipe.total_steps, recipe.model.image_size, recipe.data.mixup) == (500, 128, 0.0)
 
 
-def test_recipes_open_no_data(monkeypatch):
+def test_loading_a_recipe_opens_no_data(monkeypatch):
     """`bit_hyperrule` does so for data that it does not know."""
     monkeypatch.setattr(source_specs, "KINDS", {})
     for name, arguments in toy.CASES:
@@ -132,7 +132,7 @@ COSTS = {
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name not in WITHOUT_COST])
-def test_costs_in_the_docstrings_are_those_of_the_plan(name):
+def test_costs_in_the_docstrings_match_the_plan(name):
     cost = r"([\d.]+(?: and [\d.]+)*)\s+TPUv3-core-days[^.;]*by\s+`keras-vit plan`"
     stated = re.findall(cost, toy.module(name).__doc__)
     stated = [float(figure) for figures in stated for figure in figures.split(" and ")]

@@ -29,7 +29,7 @@ WRONG_ARGUMENTS = {
 
 
 @pytest.mark.parametrize("config", WRONG_ARGUMENTS)
-def test_wrong_arguments_of_recipes(config):
+def test_wrong_arguments_of_recipes_are_named(config):
     with pytest.raises(ValueError, match="--config") as wrong:
         recipe_file.load(f"train/configs/{config}" if config.partition(":")[0].endswith(".py") else config)
     message = str(wrong.value)
@@ -60,7 +60,7 @@ def test_mistakes_in_a_recipe_name_its_file_and_line(tmp_path, text, said):
     assert said in str(wrong.value) and "\n" not in str(wrong.value)
 
 
-def test_a_recipe_refuses_a_choice_in_its_own_words(tmp_path):
+def test_error_of_a_recipe_file_is_shown_unchanged(tmp_path):
     """The user has not written --config in this case."""
     (tmp_path / "mine.py").write_text(
         "def get_config(*, model=None):\n    raise ValueError(f'unknown model {model}')\n"
@@ -78,7 +78,7 @@ def overridden(*arguments):
     return plan.cli.recipe_from_flags()
 
 
-def test_overrides():
+def test_fields_are_overridden_by_flags():
     recipe = overridden(
         *("--config.seed=3", "--config.total_steps=1_000", "--config.deterministic=False"),
         *("--config.optim.learning_rate=1e-2", "--config.optim.schedule.boundaries=(1, 2)"),
@@ -102,19 +102,19 @@ def test_overrides():
         ("--config.deterministic=maybe", "deterministic='maybe'"),
     ],
 )
-def test_wrong_overrides(override, said):
+def test_wrong_overrides_are_refused(override, said):
     with pytest.raises(ValueError, match=said):
         overridden(override)
 
 
 @pytest.mark.parametrize("flag", ["--config.optim.nesterov", "--noconfig.deterministic"])
-def test_an_override_needs_a_value(flag, capsys):
+def test_override_without_a_value_is_refused(flag, capsys):
     with pytest.raises(SystemExit) as ended:
         overridden(flag, "3")
     assert ended.value.code == cli.WRONG_USAGE and f"{flag} needs a value" in capsys.readouterr().err
 
 
-def test_a_recipe_of_its_own_package_may_import_its_neighbors(tmp_path):
+def test_recipe_file_in_a_package_may_import_its_neighbors(tmp_path):
     package = tmp_path / "mine"
     package.mkdir()
     for name, text in {
@@ -128,7 +128,7 @@ def test_a_recipe_of_its_own_package_may_import_its_neighbors(tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--config=digits:x", "--config=digits --devises=8", "--config=digits --config.sed=1"])
-def test_exit_code_of_wrong_flags(flag):
+def test_wrong_flags_exit_with_the_usage_code(flag):
     code, output = programs.run("train.plan", *flag.split())
     assert code == cli.WRONG_USAGE
     assert "Traceback" not in output

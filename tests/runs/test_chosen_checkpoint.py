@@ -61,7 +61,7 @@ def test_the_checkpoint_of_the_last_step_is_the_final_model(run):
         np.testing.assert_array_equal(opened.model(IMAGES).numpy(), expected)
 
 
-def test_the_best_checkpoint(run):
+def test_best_checkpoint_is_loaded(run):
     opened = load_run(run, checkpoint="best")
     stored = arrays_of(run / "checkpoints" / "best" / "ckpt-2")
     assert opened.step == 2
@@ -72,7 +72,7 @@ def test_the_best_checkpoint(run):
 
 
 @pytest.mark.slow
-def test_an_unfinished_run_has_checkpoints(run, tmp_path):
+def test_checkpoints_of_an_unfinished_run_are_loaded(run, tmp_path):
     directory = shutil.copytree(run, tmp_path / "run")
     (directory / "model.keras").unlink()
     assert [load_run(directory, checkpoint=name).step for name in ("best", "last")] == [2, 4]
@@ -81,7 +81,7 @@ def test_an_unfinished_run_has_checkpoints(run, tmp_path):
         load_run(directory)
 
 
-def test_invalid_choices(run, tmp_path):
+def test_unknown_checkpoints_are_refused(run, tmp_path):
     for unknown in ("3", 3, "bets"):
         with pytest.raises(ValueError, match=rf"'last', .*best \(2\), 4.*Received: checkpoint='{unknown}'"):
             load_run(run, checkpoint=unknown)
@@ -114,7 +114,7 @@ def test_the_newest_intact_checkpoint_of_several(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_classifier_of_the_best_checkpoint(run, tmp_path):
+def test_predictor_has_the_metrics_and_hash_of_the_best_checkpoint(run, tmp_path):
     final, best = inference.open_predictor(run), inference.open_predictor(run, checkpoint="best")
     assert (final.card.metrics["step"], best.card.metrics["eval_accuracy"]) == (4, 0.5325)
     assert final.card.sha256 == hashlib.sha256((run / "model.keras").read_bytes()).hexdigest()
@@ -153,7 +153,7 @@ def test_every_program_that_opens_a_run_has_the_flag(name):
 
 
 @pytest.mark.slow
-def test_convert_and_benchmark(run, tmp_path):
+def test_convert_and_benchmark_use_the_chosen_checkpoint(run, tmp_path):
     programs.call("export.convert_checkpoint", run, tmp_path / "best.keras", "--checkpoint=best")
     converted = keras.models.load_model(tmp_path / "best.keras", compile=False)
     np.testing.assert_array_equal(converted(IMAGES).numpy(), load_run(run, checkpoint="best").model(IMAGES).numpy())

@@ -101,7 +101,7 @@ def test_other_labels_of_the_same_files_are_refused(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shard_by", ["rows", "files"])
-def test_only_with_own_files_do_workers_count(tmp_path, shard_by):
+def test_number_of_workers_is_recorded_only_if_sharded_by_files(tmp_path, shard_by):
     """With shard_by=files, another number of workers would train on other batches."""
     for split in ("train", "test"):
         writer.write_tfrecords(data.open_source("digits", f"{split}[:8]"), str(tmp_path / "data"), split, 1)
@@ -120,7 +120,7 @@ def test_only_with_own_files_do_workers_count(tmp_path, shard_by):
             run_fields.check(str(tmp_path), recipe, splits.describe())
 
 
-def test_another_recipe_is_not_called_other_data(run):
+def test_changed_recipe_is_not_reported_as_changed_data(run):
     other = dataclasses.replace(recipe_of("folder:digits"), seed=9)
     with pytest.raises(ValueError, match="another recipe.*seed"):
         run_fields.check(str(run), other, about("folder:digits"), files=describe("folder:digits"))
@@ -150,7 +150,7 @@ def test_the_record_is_small_and_has_the_absolute_path(run, tmp_path):
             data_record.read(str(run))
 
 
-def test_where_the_data_of_a_run_are(run, tmp_path, monkeypatch, caplog):
+def test_data_of_a_run_are_located_from_another_directory(run, tmp_path, monkeypatch, caplog):
     recorded = f"folder:{tmp_path}/digits"
     assert data_record.locate(str(run), "folder:digits") == "folder:digits"
     write_digits(tmp_path / "other" / "digits", 1)
@@ -188,7 +188,7 @@ def test_evaluate_uses_the_data_of_the_run(run, tmp_path, monkeypatch, capsys, c
 
 
 @pytest.mark.slow
-def test_images_of_the_run_from_another_directory(run, tmp_path, monkeypatch, caplog):
+def test_sample_images_of_a_run_are_found_from_another_directory(run, tmp_path, monkeypatch, caplog):
     from keras_vit.inference import open_predictor
 
     card = open_predictor(run).card
@@ -206,7 +206,7 @@ def test_images_of_the_run_from_another_directory(run, tmp_path, monkeypatch, ca
     assert "10 examples instead of 9" in caplog.text
 
 
-def test_the_opener_of_evaluators_calls_back_once_per_split():
+def test_evaluator_splits_are_recorded_once_each():
     opened = []
     open_split = evaluators.split_opener(
         10, opened_source=lambda name, source: opened.append((name, source.num_examples))

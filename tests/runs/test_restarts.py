@@ -43,16 +43,16 @@ def starts(workdir, monkeypatch, *events):
         ([10, 20, 30, 40, 50, 60], 6),
     ],
 )
-def test_restarts_without_a_newer_checkpoint(events, allowed, tmp_path, monkeypatch):
+def test_restarts_without_a_newer_checkpoint_are_limited(events, allowed, tmp_path, monkeypatch):
     assert starts(tmp_path / "run", monkeypatch, *events) == allowed
 
 
-def test_another_supervisor_counts_again(tmp_path, monkeypatch):
+def test_another_supervisor_resets_the_count_of_restarts(tmp_path, monkeypatch):
     for _ in range(2):
         assert starts(tmp_path, monkeypatch, *[True] * 9) == 4
     monkeypatch.delenv(restarts.VARIABLE)
     restarts.check(str(tmp_path))  # without a supervisor
 
 
-def test_the_run_may_be_in_a_bucket(store, monkeypatch):  # noqa: F811
+def test_restarts_of_a_run_in_a_bucket_are_limited(store, monkeypatch):  # noqa: F811
     assert starts("s3://bucket/runs/a", monkeypatch, 10, *[True] * 9) == 5

@@ -133,7 +133,7 @@ def test_the_versions_that_made_a_run_are_kept(trained):
         (recipe(), {**DATA, "num_train": 9}, "data set.num_train"),
     ],
 )
-def test_another_recipe_is_refused_unless_asked_for(trained, changed, data, field):
+def test_another_recipe_is_refused_unless_requested(trained, changed, data, field):
     with pytest.raises(ValueError, match=field):
         run_fields.check(trained, changed, data)
     run_fields.check(trained, changed, data, change_recipe=True)
@@ -189,7 +189,7 @@ def test_a_directory_without_weights_takes_any_recipe(tmp_path):
 # The lock
 
 
-def test_one_process_at_a_time(tmp_path):
+def test_run_directory_is_locked_for_one_process(tmp_path):
     directory = str(tmp_path / "new")
     for _ in range(2):
         with lock.locked(directory), pytest.raises(ValueError, match=r"process \d+ on "):
@@ -226,7 +226,7 @@ def without_flock(monkeypatch):
 
 
 @pytest.mark.slow
-def test_without_flock(tmp_path, monkeypatch):
+def test_lock_without_flock_excludes_other_processes(tmp_path, monkeypatch):
     without_flock(monkeypatch)
     in_a_second(monkeypatch)
     with lock.locked(str(tmp_path)), pytest.raises(ValueError, match=r"process \d+ on "), lock.locked(str(tmp_path)):
@@ -324,7 +324,7 @@ def test_without_flock_a_process_ends_if_its_lease_was_taken_over(tmp_path, monk
     assert "pod-1" in pod.path.read_text()
 
 
-def test_a_file_in_the_place_of_the_directory(tmp_path):
+def test_file_at_the_path_of_the_run_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError), lock.locked(str(tmp_path / "file")):
         pass
@@ -342,7 +342,7 @@ def test_damaged_lines_of_metrics_are_skipped(tmp_path):
     assert path.read_text() == '{"step": 1}\n'
 
 
-def test_fields_that_do_not_affect_the_weights():
+def test_list_of_fields_that_do_not_affect_the_weights():
     """Only these may differ in a run that is resumed; whatever else a recipe gets decides until someone shows it."""
     how_often = {"steps_per_loop", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints", "evaluators"}
     how_long = {"patience"}
@@ -353,7 +353,7 @@ def test_fields_that_do_not_affect_the_weights():
 
 
 @pytest.mark.parametrize("is_chief", [True, False])
-def test_the_record_of_a_run_is_published_by_the_chief(is_chief, monkeypatch):
+def test_chief_writes_the_record_of_a_run(is_chief, monkeypatch):
     """Before the first checkpoint, so that a run in a bucket is listed from its beginning."""
     done, run = [], object.__new__(TrainingRun)
     backend = types.SimpleNamespace(is_chief=is_chief, record=lambda: ONE)

@@ -28,7 +28,7 @@ def losses(balance, shares, training=True):
     return np.asarray(metrics["loss"])
 
 
-def test_all_classes_count_alike():
+def test_all_classes_have_equal_weight():
     found = losses(1.0, np.eye(3)[LABELS])
     assert found.mean() == pytest.approx(np.mean([LOSSES[label == LABELS].mean() for label in range(3)]), rel=1e-5)
 

@@ -63,7 +63,7 @@ def expected_divergence(logits, targets, temperature):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 10.0])
-def test_divergence(temperature):
+def test_divergence_matches_the_formula(temperature):
     logits, targets = RNG.normal(size=(2, 5, 7)).astype(np.float32) * 3
     found = ops.convert_to_numpy(divergence(logits, targets, temperature))
     # Two sums of about temperature**2 in float32 are subtracted.
@@ -71,7 +71,7 @@ def test_divergence(temperature):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * temperature**2)
 
 
-def test_no_divergence_from_itself():
+def test_divergence_of_equal_logits_is_zero():
     logits = RNG.normal(size=(5, 7)).astype(np.float32)
     np.testing.assert_allclose(ops.convert_to_numpy(divergence(logits, logits, 3.0)), 0, atol=1e-5)
 
@@ -97,7 +97,7 @@ def test_a_teacher_sees_images_as_it_was_trained_on(size, pp, own):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "micro_batches"), [(1.0, 1), (2.0, 2)])
-def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
+def test_step_minimizes_the_divergence_from_the_teacher(temperature, micro_batches):
     model, taught = network(0), network(1, drop_path_rate=0.5)
     before = [weight.numpy() for weight in taught.weights]
     data, run = batch(), recipe(temperature, accumulation_steps=micro_batches)
@@ -117,7 +117,7 @@ def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
 
 
 @pytest.mark.slow
-def test_an_evaluation_is_that_of_the_labels():
+def test_evaluation_uses_the_labels():
     model, data = network(0), {**batch(), "valid": tf.ones([BATCH])}
     sums = [
         tasks.evaluation(tasks.bind(run), model, one_hot)((), data)[0]
@@ -127,12 +127,12 @@ def test_an_evaluation_is_that_of_the_labels():
 
 
 @pytest.mark.parametrize("fields", [{"label_smoothing": 0.1}, {"loss": "sigmoid"}])
-def test_fields_that_a_distillation_does_not_read(fields):
+def test_fields_that_distillation_does_not_read_are_refused(fields):
     with pytest.raises(ValueError, match=next(iter(fields))):
         recipes.check(recipes.replace(recipe(), fields))
 
 
-def test_no_such_temperature():
+def test_wrong_temperature_is_refused():
     with pytest.raises(ValueError, match="temperature must be positive"):
         recipes.parse_task("distillation('teacher', temperature=0)")
 
@@ -154,7 +154,7 @@ def check_teacher(class_names, known=("a", "b"), **recipe):
     teacher.check_classes(run, class_names)
 
 
-def test_a_teacher_of_other_classes():
+def test_teacher_with_other_classes_is_refused():
     check_teacher(("a", "b"))
     check_teacher(("étang", "lac"), ("e\u0301tang", "Lac"))  # NFD, case
     with pytest.raises(ValueError, match=r"2 classes .*\['b', 'a'\]. Received: .*, with 2 classes: \['a', 'b'\]"):
@@ -162,18 +162,18 @@ def test_a_teacher_of_other_classes():
 
 
 @pytest.mark.parametrize("changes", [{"loss": "sigmoid"}, {"task": "mae"}])
-def test_a_teacher_that_is_not_a_classifier(changes):
+def test_teacher_that_is_not_a_classifier_is_refused(changes):
     with pytest.raises(ValueError, match="must be a classifier"):
         check_teacher(("a", "b"), **changes)
 
 
-def test_a_teacher_that_is_missing(tmp_path):
+def test_missing_teacher_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="A run writes it when training ends"):
         teacher.load(tasks.bind(record(tmp_path)), channels=1)
 
 
 @pytest.mark.slow
-def test_a_teacher_of_other_channels(tmp_path):
+def test_teacher_with_other_channels_is_refused(tmp_path):
     run = record(tmp_path)
     network(0).save(tmp_path / "model.keras")
     teacher.load(tasks.bind(run), channels=3)
@@ -181,7 +181,7 @@ def test_a_teacher_of_other_channels(tmp_path):
         teacher.load(tasks.bind(run), channels=1)
 
 
-def test_a_teacher_that_changed(tmp_path):
+def test_changed_teacher_is_refused_on_resume(tmp_path):
     """A run is not resumed with another one."""
     run, file = tmp_path / "run", tmp_path / "model.keras"
     given = record(tmp_path)

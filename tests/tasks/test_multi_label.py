@@ -14,7 +14,7 @@ from keras_vit import tasks
 from keras_vit.runs.run_directory import read_metrics
 from keras_vit.training.validation import Validation
 from tests import programs
-from tests.training import worlds
+from tests.training import small_runs
 
 PP = "decode|resize(8)|value_range(-1, 1)"
 FIELDS = {
@@ -29,7 +29,7 @@ FIELDS = {
 RECIPE = recipes.Recipe(task="multi_label", loss="sigmoid")
 
 
-def test_the_score_is_of_all_images_without_padding():
+def test_score_is_computed_over_all_images_without_padding():
     """Each of the two batches has a precision of 1 for its own images, but their scores are not in one order."""
     batches = [
         {"image": np.zeros((2, 1)), "label": np.array([[1, 0], [0, 1]]), "valid": np.array([1, 1])},
@@ -62,7 +62,7 @@ def source(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_run_and_its_evaluation_have_the_same_score(source, tmp_path):
-    printed = worlds.train(tmp_path, data__source=source, **FIELDS)
+    printed = small_runs.train(tmp_path, data__source=source, **FIELDS)
     line = [line for line in read_metrics(str(tmp_path)) if "eval_loss" in line][-1]
     name = "mean_average_precision"
     assert f"test {name} {100 * line[f'eval_{name}']:.2f}%" in printed and "accuracy" not in printed
@@ -76,7 +76,7 @@ def test_a_run_and_its_evaluation_have_the_same_score(source, tmp_path):
 
 
 def test_softmax_is_refused_at_the_start(source, tmp_path):
-    printed = worlds.train(
+    printed = small_runs.train(
         tmp_path, data__source=source, **FIELDS | {"task": "classification", "loss": "softmax"}, expect=2
     )
     assert "multi_label" in printed and "sigmoid" in printed

@@ -38,7 +38,7 @@ PREDICTED = np.float32([[0.0, 0.0], [0.5, 0.9]])
     ("loss", "expected"),
     [("mse", [0.5, (0.25 + 1.21) / 2]), ("mae", [0.5, 0.8]), ("huber", [0.25, (0.125 + 0.6) / 2])],
 )
-def test_losses_by_hand(loss, expected):
+def test_losses_computed_by_hand(loss, expected):
     found, predictions = outputs(PREDICTED, loss)
     np.testing.assert_allclose(found["loss"], expected, rtol=1e-4)  # float32 heights of 1.7 and 1.9
     np.testing.assert_allclose(predictions, [[40.0, 1.7], [45.0, 1.79]], rtol=1e-6)
@@ -68,7 +68,7 @@ def test_captions_are_in_the_unit_of_the_data():
     assert shown.right is None
 
 
-def test_no_such_loss():
+def test_unknown_loss_is_refused():
     with pytest.raises(ValueError, match="`loss` must be one of 'mse', 'mae', 'huber'"):
         recipes.parse_task("regression('mape')")
 
@@ -92,13 +92,13 @@ def test_settings_that_mix_classes_are_rejected(field):
         ("classification", "class", 0, "no labels"),
     ],
 )
-def test_data_without_the_labels_of_the_task(name, kind, count, found):
+def test_data_without_the_labels_of_the_task_are_refused(name, kind, count, found):
     recipe = recipes.Recipe(task=name, data=recipes.Data(source="folder:/images"))
     with pytest.raises(ValueError, match=f"learns from.*source='folder:/images', which has .*{found}"):
         tasks.bind(recipe, types.SimpleNamespace(label_kind=kind, num_outputs=count))
 
 
-def test_tasks_without_labels_take_any():
+def test_tasks_without_labels_accept_any_data():
     recipe = recipes.Recipe(task="mae", model=recipes.Model("ViT-Ti/16", image_size=32))
     for kind in ("class", "classes", "values"):
         tasks.bind(recipe, types.SimpleNamespace(label_kind=kind, num_outputs=2))

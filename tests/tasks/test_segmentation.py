@@ -43,7 +43,7 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
-def test_loss_and_accuracy_by_hand():
+def test_loss_and_accuracy_computed_by_hand():
     weights = (1.0, 2.0, 0.5, 3.0)
     found, _, predictions = run(task(f"segmentation(ignore=2, class_weights={weights})"))
     logits = bilinear(LOGITS, 8, 6)
@@ -68,7 +68,7 @@ def intersect_and_union(predicted, mask, classes):
     return right, of_predicted + of_true - right, of_true
 
 
-def test_tally_and_scores_are_those_of_mmsegmentation():
+def test_counts_and_scores_match_mmsegmentation():
     created = task(outputs=6)  # classes 4 and 5 are never true, and class 5 is never predicted
     logits = np.concatenate([LOGITS, LOGITS[..., :1] + 0.1, np.full_like(LOGITS[..., :1], -9)], axis=-1)
     _, values, predictions = run(created, logits=logits)
@@ -93,28 +93,28 @@ def test_the_ignored_class_is_not_in_the_mean():
     assert not any(line.startswith("  0 ") for line in found.lines(tally))
 
 
-def test_examples_that_are_padding_do_not_count():
+def test_padding_examples_are_not_counted():
     created = task()
     _, values, predictions = run(created)
     assert np.asarray(created.tally(values, predictions, ops.zeros(3))).sum() == 0
 
 
-def test_scores_without_pixels():
+def test_scores_without_pixels_are_nan():
     assert np.isnan(segmentation_scores(np.zeros((2, 2)))["miou"])
 
 
-def test_as_many_classes_as_the_memory_of_their_confusion_allows():
+def test_up_to_4096_classes_are_supported():
     assert task(outputs=4_096).outputs == 4_096
 
 
 @pytest.mark.slow
-def test_counts_beyond_float32():
+def test_pixels_beyond_float32_precision_are_counted_exactly():
     """One more pixel than float32 can count."""
     tally = task(outputs=1).tally((None, ops.zeros((1, 4097, 4097), "int32")), ops.zeros((1, 1, 1, 1)), ops.ones(1))
     assert int(tally[0, 0]) == 4097**2
 
 
-def test_lines_and_pictures():
+def test_class_scores_and_example_images_are_reported():
     created = task()
     created.class_names = ("sky", "sea", "sand", "sun")
     lines = created.lines(np.array([[3, 0, 3, 0], [0] * 4, [0, 0, 5, 0], [0] * 4]))
@@ -142,7 +142,7 @@ def test_lines_and_pictures():
         ("segmentation", 4_097, "at most 4,096 classes.*with 4,097 classes"),
     ],
 )
-def test_data_that_do_not_fit(text, outputs, named):
+def test_data_with_other_classes_are_refused(text, outputs, named):
     source = types.SimpleNamespace(label_kind="mask", num_outputs=outputs, class_names=tuple(map(str, range(outputs))))
     with pytest.raises(ValueError, match=named):
         tasks.bind(recipes.Recipe(task=text), source)
@@ -156,12 +156,12 @@ def test_data_that_do_not_fit(text, outputs, named):
         ("segmentation(dropout_rate=1.0)", "dropout_rate"),
     ],
 )
-def test_wrong_arguments(text, named):
+def test_wrong_arguments_are_refused(text, named):
     with pytest.raises(ValueError, match=named):
         recipes.parse_task(text)
 
 
-def test_recipes_that_do_not_fit():
+def test_recipes_with_unsupported_fields_are_refused():
     for changes in ({"loss": "sigmoid"}, {"label_smoothing": 0.1}, {"data.mixup": 0.2}):
         with pytest.raises(ValueError, match=next(iter(changes)).partition(".")[2] or next(iter(changes))):
             recipes.check(recipes.replace(recipes.Recipe(), {"task": "segmentation", **changes}))

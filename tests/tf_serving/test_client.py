@@ -62,7 +62,7 @@ def response(content, status="200 OK", *headers):
 PATHS = ("/v1/models/my%20pets/versions/3", "/proxy/v1/models/pets")
 
 
-def test_predictions():
+def test_client_returns_predictions():
     outputs = {**GOOD, "top_k_classes": [["é", "b"]], "probabilities": [[0.75, 0.25, 0]]}
     with (
         responding(response({"outputs": outputs})) as (url, heads),
@@ -73,7 +73,7 @@ def test_predictions():
     assert heads == [f"POST {path}:predict HTTP/1.1".encode() for path in PATHS]
 
 
-def test_arrays_of_any_signature():
+def test_run_returns_the_arrays_of_any_signature():
     outputs = {"a": [[1, 2]], "b": [True], "c": [0.5, 1], "d": ["x"], "e": [{"b64": "eA=="}], "f": []}
     with responding(response({"outputs": outputs})) as (url, _):
         found = tf_serving.Client(url, "pets").run("any", {"x": np.ones((1, 2))})
@@ -97,7 +97,7 @@ def test_arrays_of_any_signature():
         ({"outputs": {name: [] for name in GOOD}}, "1 images"),
     ],
 )
-def test_responses_that_do_not_fit_are_refused(content, named):
+def test_malformed_responses_are_refused(content, named):
     with responding(response(content)) as (url, _), pytest.raises(RequestError, match=named) as caught:
         tf_serving.Client(url, "pets", retries=0).predict([b"x"])
     assert url in str(caught.value)
@@ -114,7 +114,7 @@ def test_responses_that_do_not_fit_are_refused(content, named):
     ],
 )
 @pytest.mark.parametrize("content", [{"error": "no such thing"}, b"no such thing"])
-def test_refusals(status, error, content):
+def test_refused_requests_raise_the_message_of_the_server(status, error, content):
     with responding(response(content, status)) as (url, _), pytest.raises(error, match="^no such thing"):
         tf_serving.Client(url, "pets", retries=0).predict([b"x"])
 
@@ -122,13 +122,13 @@ def test_refusals(status, error, content):
 @pytest.mark.parametrize(
     ("content", "message"), [(b"", "Status 500, without a message."), (b"x" * 1_001, "x" * 1_000)], ids=["none", "long"]
 )
-def test_a_refusal_without_a_message_of_the_server(content, message):
+def test_refusal_without_a_message_states_the_status(content, message):
     with responding(response(content, "500 Oops")) as (url, _), pytest.raises(RequestError) as caught:
         tf_serving.Client(url, "pets", retries=0).predict([b"x"])
     assert (str(caught.value), caught.value.status) == (message, 500)
 
 
-def test_defaults():
+def test_client_has_the_documented_defaults():
     asking = tf_serving.Client("http://localhost:8501", "pets")
     assert (asking.timeout, asking.retries, asking.backoff) == (30.0, 4, 0.2)
     assert tf_serving.RequestError("x").status == 400
@@ -171,7 +171,7 @@ def test_a_response_may_have_as_many_bytes_as_are_read(missing, monkeypatch):
         assert tf_serving.Client(url, "pets", retries=0).predict([b"x"])[0].labels == ["a", "b"]
 
 
-def test_an_absent_server_is_waited_for_and_said_at_once(monkeypatch, caplog):
+def test_waiting_for_an_absent_server_is_logged_immediately(monkeypatch, caplog):
     pauses = []
 
     def sleep(seconds):
@@ -191,7 +191,7 @@ def test_an_absent_server_is_waited_for_and_said_at_once(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("url", ["localhost", "localhost:8500", "ftp://x", "http://", "http://a@b", "file:///etc/x"])
-def test_wrong_urls(url):
+def test_wrong_urls_are_refused(url):
     with pytest.raises(ValueError, match="REST API.*http://localhost:8501"):
         tf_serving.Client(url, "pets")
 

@@ -36,7 +36,7 @@ def own_masks(predictor, images):
 
 
 @pytest.mark.slow
-def test_client(predictor, images):
+def test_client_returns_masks(predictor, images):
     first, last = own_masks(predictor, images)
     with servers.serving_model(ServedModel("views", predictor)) as url:
         found = tf_serving.Client(url, "views").predict(images)
@@ -54,7 +54,7 @@ def test_client(predictor, images):
 
 
 @pytest.mark.slow
-def test_a_request_by_hand(predictor, images):
+def test_rest_response_encodes_masks_as_base64(predictor, images):
     """TensorFlow Serving encodes outputs whose names end in `_bytes`, and chooses the signature by a parameter."""
     row = {"image_bytes": {"b64": base64.b64encode(images[2]).decode()}}
     (mask,) = own_masks(predictor, images)[1:]
@@ -68,7 +68,7 @@ def test_a_request_by_hand(predictor, images):
 
 
 @pytest.mark.slow
-def test_responses_are_those_of_the_saved_model(predictor, images, tmp_path):
+def test_responses_match_the_saved_model(predictor, images, tmp_path):
     path, _ = saved_model.write(predictor.model, str(tmp_path), card=predictor.card, images=tiny.images(2))
     artifact, servable = inference.open_predictor(path), ServedPredictor(predictor)
     for name in ("serving_default", "run_lengths"):

@@ -62,7 +62,7 @@ def get(url):
 
 class TestPredictions:
     @pytest.mark.slow
-    def test_of_an_artifact_and_of_a_model(self, served):
+    def test_page_shows_the_predictions_of_artifacts_and_models(self, served):
         """Both show the client's result."""
         for model in (servers.loaded(served[1]), ServedModel("pets", inference.KerasPredictor(served[0], tiny.card()))):
             found = Page(model).predict(bytearray(picture()))
@@ -73,7 +73,7 @@ class TestPredictions:
             assert [part["number"] for part in found["parts"]] == pytest.approx(expected.scores)
 
     @pytest.mark.slow
-    def test_of_values(self):
+    def test_page_shows_regression_values(self):
         values = Values.from_dict({"names": ["year", "mass"], "mean": [1950.0, 3.0], "deviation": [10.0, 1.0]})
         predictor = inference.KerasPredictor(
             (model := tiny.regression(values)), card_of_model(model, "", tiny.PREPROCESS)
@@ -85,7 +85,7 @@ class TestPredictions:
         assert [part["number"] for part in found["parts"]] == pytest.approx(expected)
 
     @pytest.mark.slow
-    def test_of_a_mask(self):
+    def test_page_shows_masks(self):
         model = tiny.model(head=models.LinearSegmenter(3))
         model.class_names = ("sky", "sea", "sand")
         predictor = inference.KerasPredictor(model, card_of_model(model, "", tiny.PREPROCESS))
@@ -98,7 +98,7 @@ class TestPredictions:
             assert part["number"] == pytest.approx(np.mean(expected == index))
             assert part["color"] == palette(3)[index].tolist()
 
-    def test_of_an_embedding(self):
+    def test_page_states_the_shape_of_features(self):
         """It has no names: the page states the shape."""
         card = dataclasses.replace(tiny.card(), class_names=(), output="features")
         outputs = {"features": [0.5] * 16, "valid": True}
@@ -112,7 +112,7 @@ class TestPredictions:
             page.explain(bytearray(picture()))
 
     @pytest.mark.parametrize("content", [b"", b"bad", bombs.BOMBS["PNG"], bombs.BOMBS["GIF"]])
-    def test_of_unreadable_images(self, classes, content):
+    def test_unreadable_images_are_refused(self, classes, content):
         for method in (Page(classes).predict, Page(classes).explain):
             with pytest.raises(tf_serving.RequestError, match="image"):
                 method(bytearray(content))
@@ -131,7 +131,7 @@ class TestExplanations:
         predictor = FunctionPredictor(card, function)
         return Page(ServedModel("light", predictor))
 
-    def test_the_part_that_counts(self, page):
+    def test_explanation_highlights_the_decisive_region(self, page):
         pixels = np.full((16, 16, 3), 51, np.uint8)
         pixels[4:6, 10:12] = 255
         mean = pixels.mean() / 255
@@ -144,7 +144,7 @@ class TestExplanations:
         np.testing.assert_allclose(dark["falls"], -expected, atol=1e-6)
         assert base64.b64decode(found["image"].partition(",")[2]) == masks.to_png(pixels)
 
-    def test_one_at_a_time(self, page, monkeypatch):
+    def test_concurrent_explanations_are_refused(self, page, monkeypatch):
         def check(*arguments, **options):
             with pytest.raises(tf_serving.RequestError) as caught:
                 page.explain(bytearray(picture()))
@@ -160,7 +160,7 @@ class TestExplanations:
 
 
 class TestRoutes:
-    def test_only_the_own_script_and_style_are_allowed(self, running):
+    def test_content_security_policy_allows_only_own_scripts_and_styles(self, running):
         status, html, found = get(running)
         assert status == 200 and found["content-type"].startswith("text/html")
         assert found["x-content-type-options"] == "nosniff"
@@ -173,7 +173,7 @@ class TestRoutes:
         assert "Development server" in html and "TensorFlow Serving for production" in html
 
     @pytest.mark.slow
-    def test_ready_after_the_first_prediction(self):
+    def test_server_is_ready_after_the_first_prediction(self):
         may_predict = threading.Event()
 
         class Slow(inference.KerasPredictor):
@@ -210,7 +210,7 @@ class TestRoutes:
         )
         assert counts == {"OK": "3", "INVALID_ARGUMENT": "1"}
 
-    def test_text_of_metrics(self):
+    def test_metrics_follow_the_prometheus_format(self):
         """Latencies are cumulative in buckets of microseconds, and names are escaped."""
         metrics = Metrics('a "b"\\\n')
         for status, seconds in ((200, 1e-5), (200, 15e-6), (200, 1e9), (500, 1.0), (418, 1.0)):
@@ -263,19 +263,19 @@ def expected(classes, content):
 
 @pytest.mark.slow
 class TestInABrowser:
-    def test_drop_and_paste(self, opened, classes):
+    def test_dropped_and_pasted_images_are_predicted(self, opened, classes):
         for seed, event in enumerate(("drop", "paste")):
             give(opened, event, picture(seed))
             assert shown(opened) == expected(classes, picture(seed))
         assert expected(classes, picture(0)) != expected(classes, picture(1))
         assert opened.evaluate("document.getElementById('image').naturalWidth") == 24
 
-    def test_an_example(self, opened, classes):
+    def test_example_images_are_predicted(self, opened, classes):
         opened.evaluate("document.getElementById('status').textContent = ''")
         opened.click("#examples button")
         assert shown(opened) == expected(classes, picture(7))
 
-    def test_choose_a_file_that_only_the_browser_reads(self, opened, classes, tmp_path):
+    def test_formats_that_only_the_browser_reads_are_converted(self, opened, classes, tmp_path):
         """A GIF of at most 27 colors, which it keeps."""
         pixels = tiny.arrays(1, seed=5)[0] // 86 * 86
         (tmp_path / "image.gif").write_bytes(tiny.encode(pixels, "GIF"))
@@ -284,7 +284,7 @@ class TestInABrowser:
         opened.send("DOM.setFileInputFiles", files=[str(tmp_path / "image.gif")], objectId=element)
         assert shown(opened) == expected(classes, tiny.encode(pixels, "PNG"))
 
-    def test_camera(self, opened):
+    def test_camera_images_are_predicted(self, opened):
         opened.click("#camera")
         opened.wait("document.getElementById('video').videoWidth > 0")
         opened.click("#shoot")
@@ -293,7 +293,7 @@ class TestInABrowser:
         assert opened.evaluate("document.getElementById('video').srcObject.active") is False
         assert opened.evaluate("document.getElementById('image').naturalWidth") > 24
 
-    def test_parts_that_the_prediction_relies_on(self, opened, classes):
+    def test_explanation_map_is_shown(self, opened, classes):
         give(opened, "drop", picture())
         names = [name for name, _ in shown(opened)]
         opened.click("#explain")
@@ -309,12 +309,12 @@ class TestInABrowser:
             falls = np.maximum(np.ravel(one["falls"]), 0)
             np.testing.assert_allclose(opened.evaluate(darkness), 255 * 0.85 * (1 - falls / falls.max()), atol=1.01)
 
-    def test_a_file_that_is_not_an_image(self, opened):
+    def test_file_that_is_not_an_image_shows_an_error(self, opened):
         give(opened, "drop", b"text", "text/plain")
         opened.wait("document.getElementById('status').className === 'wrong'")
         assert opened.evaluate("document.getElementById('result').hidden")
 
-    def test_phone_and_dark(self, opened):
+    def test_page_fits_a_phone_in_dark_mode(self, opened):
         give(opened, "drop", picture())
         shown(opened)
         opened.look("dark", 390)
@@ -322,7 +322,7 @@ class TestInABrowser:
         assert opened.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 28)"
         opened.look("light", 1240)
 
-    def test_no_errors_and_no_other_requests(self, opened, running):
+    def test_browser_reports_no_errors_and_no_external_requests(self, opened, running):
         assert opened.problems == []
         asked = {url for url in opened.requests if not url.startswith(("data:", "blob:"))}
         assert asked <= {f"{running}/", *(f"{running}/page/{name}" for name in ("predict", "explain", "examples/0"))}

@@ -46,7 +46,7 @@ def test_only_the_most_probable_classes_are_explained():
     assert [part["name"] for part in found["maps"]] == ["élan", "fox", "gnu", "dog", "bee"]
 
 
-def test_the_first_of_equal_classes_are_explained():
+def test_ties_are_explained_in_class_order():
     """NumPy's default order of more than 16 numbers is not stable."""
     names = tuple(f"class {number}" for number in range(40))
     found = page_of(np.arange(40) % 2, names).explain(bytearray(picture()))
@@ -87,7 +87,7 @@ def test_each_example_has_its_own_image():
                 assert response.read() == content
 
 
-def test_statuses_have_the_names_of_tensorflow():
+def test_http_statuses_map_to_tensorflow_status_names():
     metrics = Metrics("pets")
     names = {
         200: "OK",

@@ -40,7 +40,7 @@ B64 = {"b64": base64.b64encode(b"\xff\x00").decode()}
         ({"inputs": {"x": [[1, 2]], "y": [3]}}, TWO, {"x": [[1, 2]], "y": [3]}, False),
     ],
 )
-def test_row_and_column_requests(body, signature, expected, rows):
+def test_row_and_column_requests_are_parsed(body, signature, expected, rows):
     arrays, is_rows = rest.parse_predict(body, signature)
     assert is_rows == rows
     assert {name: array.tolist() for name, array in arrays.items()} == expected
@@ -52,7 +52,7 @@ LONG = bytes(range(250))
 UNPADDED = {"b64": base64.b64encode(b"\xff").decode().rstrip("=")}
 
 
-def test_white_space_and_missing_padding_in_base64():
+def test_base64_with_white_space_or_without_padding_is_read():
     """TF Serving takes both (absl::Base64Unescape)."""
     lines = base64.encodebytes(LONG).decode()
     assert lines.count("\n") > 1
@@ -94,12 +94,12 @@ def test_white_space_and_missing_padding_in_base64():
         ({"inputs": {"x": [[1, 2]], "y": [2**40]}}, TWO, "integers from"),
     ],
 )
-def test_requests_that_do_not_fit(body, signature, message):
+def test_malformed_requests_are_refused(body, signature, message):
     with pytest.raises(RequestError, match=message):
         rest.parse_predict(body, signature)
 
 
-def test_answers():
+def test_responses_are_formatted_by_rows_and_columns():
     scores = np.array([[0.5, 0.25]], np.float32)
     labels = np.array([[b"a", "é".encode()]], object)
     assert rest.format_predict({"s": scores, "l": labels}, True) == {

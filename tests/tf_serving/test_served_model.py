@@ -24,7 +24,7 @@ def images():
 
 
 @pytest.mark.slow
-def test_responses_are_those_of_the_saved_model(served, images):
+def test_responses_match_the_saved_model(served, images):
     servable = ServedPredictor(inference.KerasPredictor(served[0], tiny.card()))
     expected = open_predictor(served[1]).run("serving_default", {"image_bytes": images})
     response = servable.run("serving_default", {"image_bytes": np.array(images, object)})
@@ -37,7 +37,7 @@ def test_responses_are_those_of_the_saved_model(served, images):
     assert response["valid"].tolist() == [True, False, True]
 
 
-def test_the_first_of_equal_classes_is_first():
+def test_ties_are_in_class_order():
     """As in TensorFlow's `top_k`. NumPy's default order of more than 16 numbers is not stable."""
     card = dataclasses.replace(tiny.card(), class_names=tuple(f"class {number}" for number in range(40)))
     servable = ServedPredictor(FunctionPredictor(card, lambda images: (None, images)), top_k=3)
@@ -46,7 +46,7 @@ def test_the_first_of_equal_classes_is_first():
 
 
 @pytest.mark.slow
-def test_status_and_metadata(served):
+def test_status_and_metadata_match_the_rest_api(served):
     """A SavedModel has the number of its directory and its own signatures; other formats have one of each."""
     model = ServedModel("pets", open_predictor(served[1]))
     model.version = 12
@@ -82,7 +82,7 @@ def test_small_images_of_a_request_count_as_a_quarter_of_a_million_pixels_each()
 
 
 @pytest.mark.slow
-def test_a_model_without_a_head():
+def test_model_without_a_head_is_refused():
     model = tiny.model(include_top=False)
     predictor = inference.KerasPredictor(model, dataclasses.replace(tiny.card(), class_names=()))
     with pytest.raises(ValueError, match="classification head"):
@@ -90,7 +90,7 @@ def test_a_model_without_a_head():
 
 
 @pytest.mark.slow
-def test_labels_of_a_checkpoint(served, tmp_path):
+def test_class_names_given_for_a_checkpoint_are_served(served, tmp_path):
     keras_vit.save_checkpoint(served[0], tmp_path / "pets.npz", format="google")
     labels = [f"{name}!" for name in tiny.CLASS_NAMES]
     predictor = open_predictor(tmp_path / "pets.npz", preprocess="value_range(-1, 1)", labels=labels)
@@ -101,7 +101,7 @@ def test_labels_of_a_checkpoint(served, tmp_path):
 
 
 @pytest.mark.slow
-def test_values(images, tmp_path):
+def test_regression_values_are_served_with_their_names(images, tmp_path):
     """Of a file they are those of the SavedModel, and the client gets their names with them."""
     values = {"names": ["year"], "mean": [1950.0], "deviation": [10.0]}
     model = tiny.model(num_layers=1, classes=1)

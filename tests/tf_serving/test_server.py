@@ -51,7 +51,7 @@ def expected(served_artifact, images):
 
 
 @pytest.mark.slow
-def test_client_gets_the_artifacts_predictions(running, images, expected):
+def test_client_receives_the_predictions_of_the_artifact(running, images, expected):
     with tf_serving.Client(running, "pets") as asking:
         answers = asking.predict([*images[:5], b"bad", *images[5:9]], batch_size=4)
         features = asking.run("features", {"image_bytes": images[:2]})["features"]
@@ -66,7 +66,7 @@ def test_client_gets_the_artifacts_predictions(running, images, expected):
     assert features.shape == (2, 16)
 
 
-def test_status_and_metadata(running):
+def test_status_and_metadata_are_served(running):
     status = servers.get(f"{running}/v1/models/pets")
     assert status["model_version_status"][0]["version"] == "1"
     assert status["model_version_status"][0]["state"] == "AVAILABLE"
@@ -101,7 +101,7 @@ def test_status_and_metadata(running):
         ("/v1/models/pets:predict", b'{"instances": [{"img": "a"}]}', 400, "['img']"),
     ],
 )
-def test_rest_errors(running, images, path, body, status, message):
+def test_wrong_requests_return_the_status_of_tensorflow_serving(running, images, path, body, status, message):
     if body:
         code, answer = servers.post(running, body, path)
         assert code == status
@@ -114,7 +114,7 @@ def test_rest_errors(running, images, path, body, status, message):
     assert servers.is_answering(running, images)
 
 
-def test_reasons_of_images_that_are_not_valid(running, images):
+def test_reasons_of_unreadable_images_are_returned(running, images):
     """Beside the outputs, which are those of TensorFlow Serving; nothing if all are valid."""
     huge = bytearray(masks.to_png(np.zeros((8, 8, 3), np.uint8)))
     huge[16:24] = b"\0\0\xff\xff" * 2  # width and height
@@ -132,7 +132,7 @@ def test_reasons_of_images_that_are_not_valid(running, images):
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/v1/models/pets", "/page/predict", "/nothing"])
-def test_the_names_of_the_server(base, path):
+def test_requests_for_other_host_names_are_refused(base, path):
     """A page on the internet may direct its own name to this machine, and read what the server sends."""
     model = servers.loaded(base)
 
@@ -158,7 +158,7 @@ def test_the_names_of_the_server(base, path):
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "-1", "x"])
-def test_an_invalid_content_length(running, images, length):
+def test_invalid_content_length_is_refused(running, images, length):
     with socket.create_connection(servers.address_of(running), timeout=30) as connection:
         connection.sendall(
             f"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
@@ -189,7 +189,7 @@ def raising(error):
     return call
 
 
-def test_a_body_that_is_too_large_is_refused_in_so_many_words(base, images):
+def test_too_large_body_is_refused_with_the_limit(base, images):
     with servers.serving(base, body_bytes=100_000) as (_, url):
         code, answer = servers.post(url, b"[" + b" " * 200_000 + b"]")
         assert code == 413
@@ -227,7 +227,7 @@ def test_json_may_have_as_many_values_as_stated():
         server._parse_json(body, server.Limits(json_values=2))
 
 
-def test_default_limits():
+def test_default_limits_match_the_documentation():
     """As docs/serving.md states."""
     limits = server.Limits()
     assert (limits.body_bytes, limits.bodies_bytes, limits.json_values) == (64 * 2**20, 256 * 2**20, 2 * 2**20)
@@ -237,7 +237,7 @@ def test_default_limits():
 @pytest.mark.parametrize(
     ("host", "family"), [("::1", socket.AF_INET6), ("127.0.0.1", socket.AF_INET), ("localhost", socket.AF_INET)]
 )
-def test_the_family_of_an_address(host, family, monkeypatch):
+def test_address_family_follows_from_the_host(host, family, monkeypatch):
     opened = []
     monkeypatch.setattr(socket, "create_server", lambda *places, **options: opened.append((places, options)) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -275,7 +275,7 @@ def test_responses_are_sent_immediately(base):
 
 
 @pytest.mark.slow
-def test_connections_at_a_time_are_bounded(base, images):
+def test_concurrent_connections_are_limited(base, images):
     with servers.serving(base, connections=3) as (_, url):
         with servers.slow_bodies(url, 3):
             servers.wait_until(lambda: servers.refused(url) == 503)
@@ -340,7 +340,7 @@ def response_of(connection):
 
 
 @pytest.mark.parametrize("target", ["POST {}:predict", "POST {}cats:predict", "GET {}", "GET {}/"])
-def test_an_endless_body_is_read_up_to_a_bound(base, images, target):
+def test_endless_body_is_read_up_to_a_limit(base, images, target):
     """Whatever the response is: a body that nobody wants was read for ever, too."""
     with servers.serving(base, body_bytes=100_000) as (_, url):
         with socket.create_connection(servers.address_of(url), timeout=30) as connection:
@@ -361,7 +361,7 @@ def test_a_body_must_arrive_in_time(base, images):
 
 
 @pytest.mark.slow
-def test_bodies_have_a_common_bound(base, images):
+def test_total_size_of_all_bodies_is_limited(base, images):
     """Small requests are answered beside it."""
     large = b" " * (2 << 20)
     with servers.serving(base, bodies_bytes=5 << 20, body_bytes=4 << 20) as (_, url):
@@ -377,7 +377,7 @@ def test_bodies_have_a_common_bound(base, images):
 
 
 @pytest.mark.slow
-def test_requests_of_clients_that_have_gone_are_not_computed(base, monkeypatch):
+def test_requests_of_disconnected_clients_are_not_computed(base, monkeypatch):
     computed, go_on = [], threading.Event()
 
     def run(*_):
@@ -398,7 +398,7 @@ def test_requests_of_clients_that_have_gone_are_not_computed(base, monkeypatch):
     assert len(computed) == server.WORKERS + 1
 
 
-def test_the_longest_idle_connection_makes_room(base):
+def test_longest_idle_connection_is_closed_for_a_new_one(base):
     with servers.serving(base, connections=3) as (_, url), contextlib.ExitStack() as stack:
 
         def connect():
@@ -424,7 +424,7 @@ def is_refusing(url):
     return False
 
 
-def test_a_request_on_a_kept_alive_connection_is_answered_at_the_end(base, monkeypatch):
+def test_keep_alive_request_is_completed_at_shutdown(base, monkeypatch):
     monkeypatch.setattr(server, "_CLOSING_SECONDS", 30)
     running = contextlib.ExitStack()
     _, url = running.enter_context(servers.serving(base))
@@ -440,7 +440,7 @@ def test_a_request_on_a_kept_alive_connection_is_answered_at_the_end(base, monke
 
 
 @pytest.mark.slow
-def test_unfinished_bodies_do_not_delay_the_end(base):
+def test_unfinished_bodies_do_not_delay_shutdown(base):
     with contextlib.ExitStack() as clients, servers.serving(base, grace_seconds=3600) as (_, url):
         clients.enter_context(servers.slow_bodies(url, 10))
         servers.get(f"{url}/v1/models/pets")  # their heads have arrived, too
@@ -450,7 +450,7 @@ def png(images):
     return json.dumps({"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}).encode()
 
 
-def test_pixels_of_a_request_are_bounded(base, monkeypatch):
+def test_pixels_of_a_request_are_limited(base, monkeypatch):
     """A single image has the bound of the model. Images that are not decoded do not count."""
     images = [tiny.encode(np.zeros((16, 16, 3), np.uint8), "PNG")] * 3
     huge = bytearray(images[0])

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from tests import forked
-from tests.made_once import made_once
-from tests.training import worlds
+from tests.cached_files import cached_directory
+from tests.training import small_runs
 
 collect_ignore = [] if os.environ.get("KERAS_BACKEND") == "jax" else ["test_on_jax.py"]
 
@@ -19,13 +19,13 @@ def on_devices(tmp_path_factory):
 
     def make(devices, directory):
         arguments = [devices, directory / "errors.json"]
-        program = forked.Program(worlds.ROOT, "tests.training.virtual_devices", arguments, os.environ)
+        program = forked.Program(small_runs.ROOT, "tests.training.virtual_devices", arguments, os.environ)
         output, _ = program.communicate(600)
         assert program.returncode == 0, output[-4000:]
 
     @functools.cache
     def results(devices):
-        directory = made_once(tmp_path_factory, f"{devices}_devices", functools.partial(make, devices))
+        directory = cached_directory(tmp_path_factory, f"{devices}_devices", functools.partial(make, devices))
         return json.loads((directory / "errors.json").read_text())
 
     return results

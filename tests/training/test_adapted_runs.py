@@ -10,7 +10,7 @@ import pytest
 
 from keras_vit.adaptation.adapt import lora_layers
 from tests import programs
-from tests.training import worlds
+from tests.training import small_runs
 
 FLAG = "--adapt=lora(rank=2, alpha=6, layers='query|Dense_0')"
 LORA = {
@@ -24,20 +24,20 @@ LORA = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("adapted") / "run"
-    worlds.train(directory, FLAG, **LORA, keep_checkpoints=4)
+    small_runs.train(directory, FLAG, **LORA, keep_checkpoints=4)
     return directory
 
 
 @pytest.mark.slow
-def test_a_resumed_run_has_the_same_bits(run, tmp_path):
+def test_resumed_run_equals_an_uninterrupted_run_bit_for_bit(run, tmp_path):
     resumed = pathlib.Path(shutil.copytree(run, tmp_path / "resumed"))
     (resumed / "model.keras").unlink()
     for path in (resumed / "checkpoints").iterdir():
         if path.name.startswith(("ckpt-8.", "ckpt-9.", "ckpt-12.")):
             path.unlink()
-    assert "Resuming from the checkpoint of step 6" in worlds.train(resumed, FLAG, **LORA, keep_checkpoints=4)
-    worlds.assert_same_bits(worlds.final_weights(run), worlds.final_weights(resumed))
-    assert worlds.metrics(run) == worlds.metrics(resumed)
+    assert "Resuming from the checkpoint of step 6" in small_runs.train(resumed, FLAG, **LORA, keep_checkpoints=4)
+    small_runs.assert_same_bits(small_runs.final_weights(run), small_runs.final_weights(resumed))
+    assert small_runs.metrics(run) == small_runs.metrics(resumed)
 
 
 @pytest.mark.slow
@@ -65,8 +65,8 @@ def test_an_export_is_merged_and_verified(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_fields_that_exclude_each_other(tmp_path):
-    output = worlds.train(tmp_path / "run", "--adapt=lora(rank=0)", expect=2)
+def test_mutually_exclusive_fields_are_refused(tmp_path):
+    output = small_runs.train(tmp_path / "run", "--adapt=lora(rank=0)", expect=2)
     assert "rank" in output
-    output = worlds.train(tmp_path / "run", task="mae(decoder_hidden_size=16)", adapt="head", expect=2)
+    output = small_runs.train(tmp_path / "run", task="mae(decoder_hidden_size=16)", adapt="head", expect=2)
     assert "adapt='head' needs a model with a head" in output

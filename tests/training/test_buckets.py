@@ -18,7 +18,7 @@ from tests import on_jax
 from tests.object_store import Killed, ObjectStore, store  # noqa: F401  a fixture
 from tests.programs import run as run_program
 from tests.recipe import toy
-from tests.training import worlds
+from tests.training import small_runs
 from tools import crash_workers
 from train.launching import local
 
@@ -33,7 +33,7 @@ def start(directory):
 
 
 @pytest.mark.slow
-def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monkeypatch):  # noqa: F811
+def test_killed_run_in_a_bucket_is_resumed_on_another_machine(store, tmp_path, monkeypatch):  # noqa: F811
     """The weights are bit for bit those of a run on the disk without an interruption."""
     monkeypatch.setattr(run_summary, "draw_figure", lambda *_: None)
     monkeypatch.setattr(locks, "SILENCE", 0.2)
@@ -68,7 +68,7 @@ def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_data_in_a_bucket(store):  # noqa: F811
+def test_data_in_a_bucket_are_read(store):  # noqa: F811
     """TensorFlow does not read this store: folders, lists and record files are copied."""
     assert run_program("train.sample_data", "--output=s3://bucket/images", "--count=20")[0] == 0
     assert run_program("train.sample_data", "--output=s3://bucket/images")[0] == 2  # never overwritten
@@ -95,7 +95,7 @@ def run_on_store():
 @pytest.mark.long
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_several_workers_with_a_run_in_a_bucket(backend, store, tmp_path, monkeypatch):  # noqa: F811
+def test_several_workers_resume_a_run_in_a_bucket(backend, store, tmp_path, monkeypatch):  # noqa: F811
     """Each worker has its own local copies. Any one is killed; the weights equal those of an undisturbed run."""
 
     def start(arguments, variables, log):
@@ -105,12 +105,12 @@ def test_several_workers_with_a_run_in_a_bucket(backend, store, tmp_path, monkey
         code = "from tests.training.test_buckets import run_on_store; run_on_store()"
         command = [sys.executable, "-c", code, *(text.replace(f"{store.root}/", "s3://") for text in arguments)]
         with open(log, "ab") as file:
-            return subprocess.Popen(command, cwd=worlds.ROOT, env={**os.environ, **own}, stdout=file, stderr=file)
+            return subprocess.Popen(command, cwd=small_runs.ROOT, env={**os.environ, **own}, stdout=file, stderr=file)
 
     monkeypatch.setattr(local, "start_worker", start)
-    whole, killed, fields = tmp_path / "whole", store.root / "bucket/killed", {**worlds.QUIET, "steps_per_loop": 1}
+    whole, killed, fields = tmp_path / "whole", store.root / "bucket/killed", {**small_runs.QUIET, "steps_per_loop": 1}
     crash_workers.train(whole, backend, 2, **fields)
     plan = [crash_workers.Kill(worker, step, 0) for worker, step in ((1, 4), (0, 8))]
     assert crash_workers.train_and_kill(plan, killed, backend, 2, **fields) == 2
-    worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(killed))
+    small_runs.assert_same_bits(small_runs.final_weights(whole), small_runs.final_weights(killed))
     assert "Run directory: s3://bucket/killed" in (killed / "logs/worker-1.log").read_text()

@@ -56,7 +56,7 @@ def data_of(train=64, evaluation=64):
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 5.0])
-def test_the_steps_fill_the_time_that_is_left(seconds, clock, caplog):
+def test_steps_fill_the_remaining_time(seconds, clock, caplog):
     caplog.set_level("INFO", "absl")
     clock.now = 120.0  # 20 seconds after the start, the data are open
     backend = Backend(clock, seconds)
@@ -72,7 +72,7 @@ def test_the_steps_fill_the_time_that_is_left(seconds, clock, caplog):
 
 
 @pytest.mark.parametrize(("time", "total"), [(150.0, 100), (148.0, 98)])
-def test_a_hundred_steps_are_not_few(time, total, clock, caplog):
+def test_hundred_steps_give_no_warning(time, total, clock, caplog):
     """80% of the time after 25 s, at one second each."""
     caplog.set_level("INFO", "absl")
     recipe = recipes.Recipe(time=time, data=recipes.Data(batch_size=16))

@@ -12,7 +12,7 @@ from keras_vit.runs import checkpoints
 from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.runs.errors import CheckpointMismatch, StorageError
 from keras_vit.util import file_io
-from tests.lossy_disk import LossyDisk
+from tests.faulty_disk import FaultyDisk
 
 
 def arrays(step=0, size=1000):
@@ -48,12 +48,12 @@ def data_file(directory, step):
     return next(path for path in directory.iterdir() if path.name.startswith(f"ckpt-{step}.data"))
 
 
-def test_nothing_to_restore(tmp_path):
+def test_restore_without_checkpoints_returns_none(tmp_path):
     assert restored(tmp_path / "missing") is None
     assert restored(tmp_path) is None
 
 
-def test_torn_later_checkpoints_are_not_kept(tmp_path):
+def test_incomplete_later_checkpoints_are_deleted(tmp_path):
     """The run resumed from step 20. With the torn one kept instead, step 25 would have no whole one beside it."""
     saved(tmp_path, [10, 20, 30])
     data_file(tmp_path, 30).write_bytes(b"torn")
@@ -63,8 +63,8 @@ def test_torn_later_checkpoints_are_not_kept(tmp_path):
     assert restored(tmp_path) == 25
 
 
-def test_a_checkpoint_outlives_a_loss_of_power(tmp_path, monkeypatch):
-    disk = LossyDisk(monkeypatch, tmp_path)
+def test_checkpoint_survives_a_power_failure(tmp_path, monkeypatch):
+    disk = FaultyDisk(monkeypatch, tmp_path)
     saved(tmp_path, [10, 20], best=[20])
     disk.lose_power()
     assert restored(tmp_path) == restored(tmp_path / "best") == 20
@@ -111,7 +111,7 @@ def without_index(directory):
         (without_index, "does not name its files"),
     ],
 )
-def test_a_damaged_newest_one_is_reported_and_the_one_before_is_used(tmp_path, caplog, harm, said):
+def test_damaged_newest_checkpoint_is_reported_and_the_previous_is_restored(tmp_path, caplog, harm, said):
     saved(tmp_path, [10, 20, 30])
     harm(tmp_path)
     assert restored(tmp_path) == 20
@@ -122,7 +122,7 @@ def test_a_damaged_newest_one_is_reported_and_the_one_before_is_used(tmp_path, c
     assert checkpoints.problem_with(str(tmp_path / "ckpt-30")) is None
 
 
-def test_all_damaged(tmp_path):
+def test_only_damaged_checkpoints_raise_an_error(tmp_path):
     saved(tmp_path, [10, 20])
     for step in (10, 20):
         cut(data_file(tmp_path, step))
@@ -131,7 +131,7 @@ def test_all_damaged(tmp_path):
     assert caught.value.exit_code == 74
 
 
-def test_killed_during_the_very_first_write(tmp_path):
+def test_restore_ignores_files_of_an_interrupted_first_write(tmp_path):
     (tmp_path / "ckpt-10_temp").mkdir()
     (tmp_path / "ckpt-10_temp" / "part-00000-of-00001").write_bytes(b"half")
     (tmp_path / "ckpt-10.data-00000-of-00001.tempstate123").write_bytes(b"half")
@@ -175,7 +175,7 @@ def test_workers_other_than_the_chief_do_not_write(tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_a_checkpoint_of_another_recipe(tmp_path):
+def test_checkpoint_of_another_recipe_is_refused(tmp_path):
     saved(tmp_path, [10])
     step = {"step": specs()["step"]}
     for wanted in (
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_another_recipe(tmp_path):
         assert caught.value.exit_code == 2  # it was 74, at which a supervisor restarts for ever
 
 
-def test_disk_full(tmp_path):
+def test_full_disk_keeps_the_previous_checkpoint(tmp_path):
     """A file that cannot be written to its end gives one clear error, and leaves the older checkpoint usable."""
     store = saved(tmp_path, [10])
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -244,7 +244,7 @@ def test_an_error_in_the_background_ends_the_run(tmp_path, monkeypatch, ending):
     store.wait()  # it is told once
 
 
-def test_intact_checkpoints_if_the_best_cannot_be_written(tmp_path):
+def test_failed_write_of_the_best_checkpoint_names_the_intact_one(tmp_path):
     store = saved(tmp_path, [5])
     (tmp_path / "best").write_text("")  # no directory can be made there
     with pytest.raises(StorageError, match=r"best.*The checkpoint of step 5 is intact"):
@@ -262,7 +262,7 @@ def test_the_best_checkpoint_is_newer_than_the_others(tmp_path):
     assert restored(tmp_path) == 20
 
 
-def test_a_checkpoint_that_cannot_be_published_is_kept(tmp_path, monkeypatch):
+def test_checkpoint_that_cannot_be_uploaded_is_kept(tmp_path, monkeypatch):
     store = saved(tmp_path, [10])
     monkeypatch.setattr(checkpoints.storage, "upload", lambda _: (_ for _ in ()).throw(OSError("403 Forbidden")))
     with pytest.raises(OSError, match="403 Forbidden"):

@@ -34,7 +34,7 @@ def test_evaluation_has_its_own_range_and_plain_labels():
     assert np.array(labels).tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
 
 
-def test_each_step_has_a_box_of_its_own():
+def test_cutmix_box_differs_per_step():
     asked = []
 
     def center(seed, step):

@@ -17,7 +17,7 @@ from keras_vit.training import create, distribute
 from keras_vit.training.tf import backend as tf_backend
 
 
-def test_one_device():
+def test_one_device_strategy_has_one_replica():
     strategy = distribute.create_strategy("one_device")
     assert distribute.describe(strategy) == "OneDeviceStrategy, 1 replica"
     assert distribute.workers(strategy) == (0, 1)
@@ -62,19 +62,19 @@ def test_auto_uses_the_available_devices(monkeypatch):
     assert distribute._default_strategy(virtual_devices=0) == "multi_worker"
 
 
-def test_unknown_strategy():
+def test_unknown_strategy_is_refused():
     with pytest.raises(ValueError, match="must be one of auto, one_device.*'horovod'"):
         distribute.create_strategy("horovod")
 
 
-def test_no_tpu_is_said_within_seconds():
+def test_missing_tpu_is_reported_within_seconds():
     started = time.monotonic()
     with pytest.raises(distribute.DevicesMissing, match="TPU build, which is not installed"):
         distribute.create_strategy("tpu", "local")
     assert time.monotonic() - started < 10
 
 
-def test_tpu_build_without_its_environment(monkeypatch):
+def test_tpu_build_without_its_environment_is_refused(monkeypatch):
     monkeypatch.setattr(distribute, "has_tpu_build", lambda: True)
     for name in distribute.TPU_ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
@@ -88,7 +88,7 @@ def test_tpu_build_without_its_environment(monkeypatch):
         distribute.create_strategy("tpu")
 
 
-def test_xla_is_never_asked_for_on_a_tpu_host(monkeypatch):
+def test_xla_is_not_requested_on_a_tpu_host(monkeypatch):
     strategy = distribute.create_strategy("one_device")
     assert distribute.use_xla("on", strategy)
     assert not distribute.use_xla("off", strategy)
@@ -121,7 +121,7 @@ def test_rematerialization_is_not_compiled_on_several_gpus(replicas, monkeypatch
         distribute.use_xla("on", Strategy(), remat=True)
 
 
-def test_a_tpu_is_not_asked_for_determinism(monkeypatch):
+def test_determinism_is_not_requested_on_a_tpu(monkeypatch):
     asked = []
     monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: asked.append(True))
     distribute.make_deterministic(object.__new__(tf.distribute.TPUStrategy))
@@ -131,7 +131,7 @@ def test_a_tpu_is_not_asked_for_determinism(monkeypatch):
 
 
 @pytest.mark.parametrize("variant, pools", [("R+ViT-Ti/16", True), ("BiT-R50x1", True), ("ViT-Ti/16", False)])
-def test_which_models_have_a_max_pool(variant, pools):
+def test_models_with_max_pooling_are_detected(variant, pools):
     """Its deterministic gradient cannot be compiled: `jit="on"` refuses these models, and no others."""
     small = {"BiT-R50x1": {"block_sizes": (1,)}, "R+ViT-Ti/16": {"resnet_blocks": (1,), "patch_size": 1}}
     model = {"hidden_size": 8, "num_heads": 2, "num_layers": 1, "mlp_dim": 8, "patch_size": 4}
@@ -149,7 +149,7 @@ def test_which_models_have_a_max_pool(variant, pools):
     "config",
     [None, "not json", '{"cluster": {}}', '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}'],
 )
-def test_wrong_tf_config(monkeypatch, config):
+def test_wrong_tf_config_is_refused(monkeypatch, config):
     if config is None:
         monkeypatch.delenv("TF_CONFIG", raising=False)
     else:
@@ -179,7 +179,7 @@ SAGEMAKER = {
     ("config", "joined"),
     [(VERTEX_AI, ("training-workerpool0-ab-0:2222", 3, 2)), (SAGEMAKER, ("algo-1:8890", 2, 1))],
 )
-def test_services_that_set_tf_config(config, joined, monkeypatch):
+def test_tf_config_of_cloud_services_is_understood(config, joined, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     assert distribute._default_strategy(virtual_devices=0) == "multi_worker"
     distribute.check_tf_config()
@@ -237,7 +237,7 @@ def test_one_device_reads_the_dataset_itself():
 
 
 @pytest.mark.parametrize("name, said", [("mirrored", True), ("one_device", False), ("auto", False)])
-def test_several_devices_that_are_not_there_are_told(name, said, caplog):
+def test_unavailable_devices_are_reported(name, said, caplog):
     with caplog.at_level(logging.WARNING, logger="absl"):
         created = create.create(recipes.Recipe(deterministic=False), name)
     assert created.record()["replicas"] == 1 and created.record()["kind"] == "cpu"

@@ -16,7 +16,7 @@ from keras_vit.data.errors import bad_image
 from keras_vit.runs import errors
 from keras_vit.training import distribute
 from keras_vit.util import signals
-from tests.training.worlds import ROOT
+from tests.training.small_runs import ROOT
 
 # Like a program, it imports TensorFlow, which takes seconds, only where `main` needs it.
 FAILS = """
@@ -59,7 +59,7 @@ def test_an_unexpected_error_ends_the_process_with_its_traceback():
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_read_enough_ends_the_process_without_a_word():
+def test_closed_output_pipe_ends_the_process_silently():
     process = start("time.sleep(1)\n    while True: print('more')")
     assert process.stdout.readline() == "running\n"
     process.stdout.close()
@@ -67,7 +67,7 @@ def test_a_reader_that_has_read_enough_ends_the_process_without_a_word():
     assert process.stderr.read() == ""
 
 
-def test_a_missing_package_is_one_line():
+def test_missing_package_is_reported_in_one_line():
     code, error = end("import tensorflow_dataset")
     assert code == 2
     assert "No module named 'tensorflow_dataset'" in error and "Traceback" not in error
@@ -83,7 +83,7 @@ def test_a_signal_ends_the_process_after_its_cleanup(number, code):
     assert f"Stopped by {signals.name_of(number)}." in error and "Traceback" not in error
 
 
-def test_flags_are_wrong_before_main_runs():
+def test_wrong_flags_exit_before_main_runs():
     done = subprocess.run(
         [sys.executable, "-c", FAILS.format(body="pass"), "--nothing=1"], cwd=ROOT, capture_output=True, text=True
     )
@@ -171,7 +171,7 @@ class JaxRuntimeError(RuntimeError):
         (SystemExit("a reason"), 1, None),
     ],
 )
-def test_codes_and_messages(error, code, said, capfd, caplog):
+def test_every_error_has_its_exit_code_and_message(error, code, said, capfd, caplog):
     assert exit_codes.report(error) == code
     printed = capfd.readouterr().err
     if not isinstance(error, SystemExit):

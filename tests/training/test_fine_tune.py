@@ -13,8 +13,8 @@ from keras_vit.data import preprocess
 from keras_vit.training import budget, run_summary
 from keras_vit.training.planning import fitting, rules
 from tests import programs
-from tests.data import pictures
-from tests.programs.test_weights_by_name import PINNED, world  # noqa: F401 (a fixture)
+from tests.data import example_images
+from tests.programs.test_weights_by_name import PINNED, workspace  # noqa: F401 (a fixture)
 from tests.zoo.local_hub import local_hub  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def config(directory):
     return json.loads((pathlib.Path(directory) / "config.json").read_text())
 
 
-def test_it_equals_the_program(world, capsys):  # noqa: F811
+def test_fine_tune_equals_the_train_command(workspace, capsys):  # noqa: F811
     run = keras_vit.fine_tune("photos", model="hf:a/b", workdir="python", overrides=OVERRIDES)
     shown = capsys.readouterr()
     assert "test accuracy" in shown.out and "\nmodel: " in shown.err and "adapt=lora" in shown.err
@@ -42,7 +42,7 @@ def test_it_equals_the_program(world, capsys):  # noqa: F811
     assert code == 0, output
     for name in ("recipe", "data", "preprocess", "architecture", "weights", "output"):
         assert config("python")[name] == config("program")[name]
-    assert {path.name for path in (world / "python").iterdir()} >= {
+    assert {path.name for path in (workspace / "python").iterdir()} >= {
         "model.keras",
         "adapter",
         "metrics.jsonl",
@@ -59,7 +59,7 @@ def test_it_equals_the_program(world, capsys):  # noqa: F811
     )
 
     # The pixels, from the files to the model, in training and in the predictor
-    grey = pictures.encode(np.full((50, 40, 3), 128, np.uint8))
+    grey = example_images.encode(np.full((50, 40, 3), 128, np.uint8))
     expected = (128 / 255 - np.array(MEAN)) / np.array(DEVIATION)
     for pp in (run.preprocess, config("python")["recipe"]["data"]["pp_train"].replace("flip_lr|", "")):
         pixels = preprocess.single_image(pp.replace("inception_crop(32, 50,", "resize(32,"))(tf.constant(grey))
@@ -69,7 +69,7 @@ def test_it_equals_the_program(world, capsys):  # noqa: F811
     np.testing.assert_allclose(run.model.input_normalization, (MEAN, DEVIATION), rtol=1e-5)
 
 
-def test_a_run_that_is_called_again_keeps_its_plan(world, monkeypatch, capsys):  # noqa: F811
+def test_repeated_call_keeps_the_plan_of_the_run(workspace, monkeypatch, capsys):  # noqa: F811
     """Its steps are measured once, and its choices are those of the machine that it began on."""
     planned = []
 
@@ -81,14 +81,14 @@ def test_a_run_that_is_called_again_keeps_its_plan(world, monkeypatch, capsys): 
     level, handlers = logging.getLogger("absl").level, list(logging.getLogger("absl").handlers)
     call = {"model": "hf:a/b", "workdir": "run", "time": "5m", "overrides": {"adapt": "lora", "data.batch_size": 4}}
     call["verbose"] = False
-    first = keras_vit.fine_tune(world / "photos", **call)
+    first = keras_vit.fine_tune(workspace / "photos", **call)
     assert (first.config["recipe"]["time"], first.config["recipe"]["total_steps"]) == (300.0, 2)
     monkeypatch.setattr(fitting, "machine", lambda: (1, 1e9, 64))
-    again = keras_vit.fine_tune(world / "photos", **call)
+    again = keras_vit.fine_tune(workspace / "photos", **call)
     assert planned == [1] and again.config == first.config and again.results["eval_accuracy"] >= 0
     with pytest.raises(ValueError, match="optim.learning_rate"):
         keras_vit.fine_tune(
-            world / "photos", **call | {"overrides": {**call["overrides"], "optim.learning_rate": 1e-5}}
+            workspace / "photos", **call | {"overrides": {**call["overrides"], "optim.learning_rate": 1e-5}}
         )
     shown = capsys.readouterr()
     assert not shown.out and "model: " not in shown.err and "step" not in shown.err

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit import recipe as recipes
 from keras_vit.training.run import load_weights
 from tests import programs
-from tests.training import worlds
+from tests.training import small_runs
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 
@@ -78,14 +78,14 @@ def test_a_vit_pytorch_file_decides_the_architecture():
     keras_vit.load_checkpoint(model, str(file), head="reset")
 
 
-def test_arguments_of_the_recipe_come_first(huggingface):
+def test_arguments_of_the_recipe_precede_the_file(huggingface):
     recipe = resolved(huggingface, image_size=32, arguments={"dropout_rate": 0.3, "layer_norm_epsilon": 1e-3})
     assert recipe.model.arguments["dropout_rate"] == 0.3
     assert recipe.model.arguments["layer_norm_epsilon"] == 1e-3
 
 
 @pytest.mark.slow
-def test_a_file_of_the_variant_changes_nothing(tmp_path):
+def test_file_of_the_same_variant_leaves_the_recipe_unchanged(tmp_path):
     source = keras_vit.create_model("ViT-Ti/16", image_size=32, classes=5, representation_size=8)
     path = keras_vit.save_checkpoint(source, tmp_path / "Ti_16.npz")
     assert resolved(path, image_size=64).model.arguments == {}
@@ -127,7 +127,7 @@ def test_fine_tuning_and_resuming_without_the_file(timm, tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["architecture"]["arguments"]["pooling"] == "gap"
     assert config["recipe"]["model"]["arguments"] == {}
-    assert len(worlds.final_weights(tmp_path / "run")) > 16
+    assert len(small_runs.final_weights(tmp_path / "run")) > 16
     timm.rename(tmp_path / "moved")
     assert "Resuming from the checkpoint of step 2" in train(4)
 
@@ -139,7 +139,7 @@ def test_fine_tuning_and_resuming_without_the_file(timm, tmp_path):
     ("config", "padding"),
     [("bit_hyperrule.py:BiT_R50x1,pets", "zeros"), ("bit_i21k.py", None), ("vtab.py:BiT_R50x1", "zeros")],
 )
-def test_recipes_of_published_bits_pad_with_zeros(config, padding):
+def test_recipes_of_published_bit_models_pad_with_zeros(config, padding):
     from keras_vit.runs import recipe_file
 
     recipe = recipe_file.load(f"train/configs/{config}")[0]
@@ -162,7 +162,7 @@ def test_recipes_of_published_bits_pad_with_zeros(config, padding):
         ("bcdea", "keep", True),
     ],
 )
-def test_a_head_with_the_classes_at_other_places_is_reset(class_names, head, kept, tmp_path):
+def test_head_with_reordered_classes_is_reset(class_names, head, kept, tmp_path):
     source = keras_vit.VisionTransformer(*(4, 16, 1, 2, 32), image_size=8, classes=5)
     source.get_layer("head").kernel.assign(np.ones((16, 5)))
     path = keras_vit.save_checkpoint(source, tmp_path / "timm", format="timm", class_names=list("abcde"))

@@ -11,9 +11,9 @@ from keras_vit import recipe as recipes
 from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
 from tests import programs, selection
-from tests.made_once import made_once
+from tests.cached_files import cached_directory
 from tests.on_jax import ON_JAX
-from tests.training import toy, worlds
+from tests.training import small_runs, toy
 from tests.training.test_multi_worker import LONG, assert_all_stop_and_save, free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -25,12 +25,14 @@ def jax():
 
 
 @pytest.mark.parametrize("marks", ["not exhaustive", pytest.param("exhaustive", marks=selection.EXHAUSTIVE)])
-def test_the_tests_on_jax(marks):
+def test_training_tests_pass_on_jax(marks):
     """The golden trajectories, one and eight devices, resuming, divergence, pixels."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", marks]
     command += ["tests/training/test_on_jax.py"]
-    command += ["tests/tasks/test_segmentation.py::test_loss_and_accuracy_by_hand"] * (marks == "not exhaustive")
-    done = subprocess.run(command, cwd=worlds.ROOT, env=ON_JAX, capture_output=True, text=True, timeout=1800)
+    command += ["tests/tasks/test_segmentation.py::test_loss_and_accuracy_computed_by_hand"] * (
+        marks == "not exhaustive"
+    )
+    done = subprocess.run(command, cwd=small_runs.ROOT, env=ON_JAX, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-6000:]
 
 
@@ -39,9 +41,9 @@ def whole(tmp_path_factory):
     """An uninterrupted run of the tiny recipe on one device, with dropout and averages."""
 
     def make(directory):
-        worlds.train_alone(directory, environment=ON_JAX)
+        small_runs.train_alone(directory, environment=ON_JAX)
 
-    return made_once(tmp_path_factory, "whole_on_jax", make)
+    return cached_directory(tmp_path_factory, "whole_on_jax", make)
 
 
 def test_tensorflow_resumes_from_a_checkpoint_of_jax(whole):
@@ -51,14 +53,14 @@ def test_tensorflow_resumes_from_a_checkpoint_of_jax(whole):
     state = TrainState(recipes.build_model(recipe, classes=10, channels=1), recipe)
     assert toy.restore(CheckpointStore(str(whole / "checkpoints"), writes=False), state) == 12
     state.use_averages()
-    final = worlds.final_weights(whole)
-    worlds.assert_same_bits({weight.path: weight.numpy() for weight in state.trained}, final)
+    final = small_runs.final_weights(whole)
+    small_runs.assert_same_bits({weight.path: weight.numpy() for weight in state.trained}, final)
 
 
 def test_tensorflow_exports_a_run_of_jax(whole, tmp_path):
     given = [f"--model={whole}", f"--output={tmp_path}/model.tflite", "--num_images=8"]
     command, environment = [sys.executable, "-m", "export.main", *given], ON_JAX
-    done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=small_runs.ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert programs.call("export.verify", given[0], f"--artifact={tmp_path}/model.tflite", given[2]) == 0
 
@@ -87,7 +89,7 @@ def test_one_task_per_node_of_slurm_takes_all_gpus(environment, visible):
     """JAX itself takes the GPU number SLURM_LOCALID, the first one."""
     environment = {**ON_JAX, **STEP, **environment}
     done = subprocess.run(
-        [sys.executable, "-c", JOIN], cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", JOIN], cwd=small_runs.ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
     assert f"visible: {visible}" in done.stdout, done.stderr[-3000:]
 
@@ -96,7 +98,9 @@ def start_hosts(directory, **fields):
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
     configs = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(2)]
     return [
-        worlds.start(directory, "--distribute=fsdp", environment={**ON_JAX, "TF_CONFIG": json.dumps(config)}, **fields)
+        small_runs.start(
+            directory, "--distribute=fsdp", environment={**ON_JAX, "TF_CONFIG": json.dumps(config)}, **fields
+        )
         for config in configs
     ]
 
@@ -112,7 +116,7 @@ def two_hosts(tmp_path_factory):
             assert host.returncode == 0, output[-4000:]
         assert "JAX, 2 cpu in 2 processes, fsdp" in outputs[0]
 
-    return made_once(tmp_path_factory, "two_hosts_on_jax", make)
+    return cached_directory(tmp_path_factory, "two_hosts_on_jax", make)
 
 
 def test_two_hosts_give_the_result_of_one_device(whole, two_hosts):
@@ -126,8 +130,8 @@ def test_sigterm_to_one_host_stops_and_saves_all(tmp_path):
 
 def assert_same_run(first, second):
     """The same up to the order of summation in float32: dropout belongs to the global batch."""
-    one, other = worlds.final_weights(first), worlds.final_weights(second)
+    one, other = small_runs.final_weights(first), small_runs.final_weights(second)
     for path, value in one.items():
         if not path.endswith("key/bias"):  # rounding, which Adam magnifies: see test_trajectories.py
             np.testing.assert_allclose(other[path], value, rtol=1e-3, atol=1e-4, err_msg=path)
-    worlds.assert_same_metrics(first, second)
+    small_runs.assert_same_metrics(first, second)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.training.worlds import ROOT
+from tests.training.small_runs import ROOT
 from tools.compile_plan.compiler import TpuCompiler
 
 pytestmark = [
@@ -42,7 +42,7 @@ json.dump([exchanges, compiled.memory_analysis().argument_size_in_bytes, int(sta
 
 
 @pytest.mark.parametrize("way", ["data_parallel", "fsdp"])
-def test_collectives(way):
+def test_tpu_programs_have_the_expected_collectives(way):
     """Each of the MLP's two kernels in both layers: its gradient is summed, and with fsdp it is gathered before use."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", PROGRAM, way]

@@ -14,7 +14,7 @@ from keras_vit.runs.errors import Interrupted
 from keras_vit.training import distribute, joining
 
 
-def test_steps_that_do_not_end_end_the_process(monkeypatch, caplog):
+def test_step_beyond_the_time_limit_ends_the_process(monkeypatch, caplog):
     codes = queue.Queue()
     monkeypatch.setattr("os._exit", codes.put)
     with joining.limited(40, seconds=60):
@@ -70,7 +70,7 @@ def test_a_listener_of_another_job_is_not_a_worker(answer, monkeypatch):
         server.shutdown()
 
 
-def test_workers_of_two_jobs_do_not_meet(monkeypatch):
+def test_workers_of_two_jobs_do_not_connect(monkeypatch):
     monkeypatch.setattr(joining, "LIMIT", 0.05)
     monkeypatch.setattr(joining, "_PAUSE", 0.01)
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
@@ -92,7 +92,7 @@ def config(monkeypatch, own, kinds=("worker", "worker")):
     return (f"{other['type']} {other['index']}", ports[1 - own]), ports[own]
 
 
-def test_a_worker_that_does_not_come_ends_the_others(monkeypatch):
+def test_missing_worker_ends_the_others(monkeypatch):
     monkeypatch.setattr(joining, "LIMIT", 0.05)
     monkeypatch.setattr(joining, "_PAUSE", 0.01)
     config(monkeypatch, own=0)
@@ -104,13 +104,13 @@ def test_a_worker_that_does_not_come_ends_the_others(monkeypatch):
     assert error.value.exit_code == 75
 
 
-def test_a_port_that_another_process_uses(monkeypatch):
+def test_port_in_use_is_reported(monkeypatch):
     _, port = config(monkeypatch, own=0)
     with socket.create_server(("", port)), pytest.raises(Interrupted, match=rf"TF_CONFIG.*Received: {port}"):
         joining.joining().__enter__()
 
 
-def test_a_single_worker_waits_for_nobody(monkeypatch):
+def test_single_worker_does_not_wait(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["localhost:1"]}, "task": {"type": "worker", "index": 0}}')
     with joining.joining():
         pass

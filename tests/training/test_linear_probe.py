@@ -17,7 +17,7 @@ from tests.training import virtual_devices
 
 @pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_trajectory(micro_batches):
+def test_training_matches_numpy(micro_batches):
     """Every step against NumPy; each micro-batch has its own statistics."""
     state, losses, by_hand = probe.train(tf.distribute.get_strategy(), accumulation_steps=micro_batches)
     probe.check(state.model, losses, *by_hand, parts=micro_batches)
@@ -26,7 +26,7 @@ def test_trajectory(micro_batches):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("way", virtual_devices.PROBES)
-def test_trajectory_of_two_replicas(way, on_devices):
+def test_training_on_two_replicas_matches_numpy(way, on_devices):
     assert on_devices(2)[way] is None
 
 
@@ -63,7 +63,7 @@ def products(function):
 
 
 @pytest.mark.slow
-def test_files_and_exports(tmp_path):
+def test_saved_and_exported_models_use_the_moving_statistics(tmp_path):
     """A `.keras` file, read in two ways, and the model that is exported, which normalizes by the moving statistics."""
     model = probe.create_model()
     norm = model.get_layer("head_norm")
@@ -84,7 +84,7 @@ def test_files_and_exports(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["auto", "reset"])
-def test_the_norm_begins_with_the_head(head, tmp_path):
+def test_batch_norm_is_initialized_with_the_head(head, tmp_path):
     """From a masked autoencoder, whose file has neither."""
     sizes = {**tiny.SIZES, "num_layers": 2}
     source = models.MaskedAutoencoder(**sizes, decoder_hidden_size=8, decoder_num_layers=1, decoder_num_heads=2)

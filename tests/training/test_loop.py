@@ -28,23 +28,23 @@ def lines(directory):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """An uninterrupted run: its world, its directory."""
+    """An uninterrupted run: its trainer, its directory."""
     directory = tmp_path_factory.mktemp("whole")
-    world = toy.World(directory, toy.recipe())
-    call, world.history = world.loop.run_steps, []
+    trainer = toy.Trainer(directory, toy.recipe())
+    call, trainer.history = trainer.loop.run_steps, []
 
     def recorded(*arguments):
         found = call(*arguments)
-        world.history += np.transpose([found[name] for name in METRICS]).astype(np.float64).tolist()
+        trainer.history += np.transpose([found[name] for name in METRICS]).astype(np.float64).tolist()
         return found
 
-    world.loop.run_steps = recorded
-    world.results = world.run()
-    world.loop.run_steps = call
-    return world
+    trainer.loop.run_steps = recorded
+    trainer.results = trainer.run()
+    trainer.loop.run_steps = call
+    return trainer
 
 
-def test_it_learns_and_reports(whole):
+def test_training_reduces_the_loss_and_writes_metrics(whole):
     found = lines(whole.directory)
     assert [line["step"] for line in found if "loss" in line] == [2, 4, 6, 8, 10]
     assert [line["step"] for line in found if "eval_loss" in line] == [4, 8, 10]
@@ -57,18 +57,18 @@ def test_it_learns_and_reports(whole):
 
 @pytest.mark.slow
 def test_steps_per_loop_changes_nothing(whole, tmp_path):
-    world = toy.World(tmp_path, toy.recipe(steps_per_loop=1, log_every=2))
-    world.run()
-    toy.assert_same(world.everything(), whole.everything())
+    trainer = toy.Trainer(tmp_path, toy.recipe(steps_per_loop=1, log_every=2))
+    trainer.run()
+    toy.assert_same(trainer.everything(), whole.everything())
     assert lines(tmp_path) == lines(whole.directory)
 
 
 @pytest.mark.slow
-def test_how_often_something_is_reported_and_saved_changes_nothing(whole, tmp_path):
+def test_reporting_and_saving_intervals_change_nothing(whole, tmp_path):
     """The fields that may change in a run, `record.HARMLESS`."""
-    world = toy.World(tmp_path, toy.recipe(log_every=5, eval_every=2, checkpoint_every=1, keep_checkpoints=9))
-    world.run()
-    learned = {name: value for name, value in world.everything().items() if name not in ("best", "window")}
+    trainer = toy.Trainer(tmp_path, toy.recipe(log_every=5, eval_every=2, checkpoint_every=1, keep_checkpoints=9))
+    trainer.run()
+    learned = {name: value for name, value in trainer.everything().items() if name not in ("best", "window")}
     assert any(name.startswith("model/") for name in learned)
     toy.assert_same(learned, {name: whole.everything()[name] for name in learned})
 
@@ -85,7 +85,7 @@ def test_slow_steps_return_to_python_within_seconds_in_several_workers(whole, mo
     assert whole.loop._next_count(100, speed) == 6
 
 
-def test_the_time_left_forgets_the_call_that_compiles():
+def test_remaining_time_excludes_the_compiling_call():
     speed = Speed(batch_size=8)
     assert speed.seconds_for(5) is None and speed.images_per_second == 0.0 and speed.steps_in(60.0) == 1
     speed.add(steps=1, seconds=60.0)
@@ -103,9 +103,9 @@ def test_one_trace_whatever_the_number_of_steps(whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_at", selection.cases([2, 5, 6], [5], selection.EXHAUSTIVE))
-def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
-    """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
-    first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
+def test_resuming_from_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
+    """SIGTERM after `stop_at` steps; a second trainer resumes. Dropout, averages and metrics agree."""
+    first = toy.Trainer(tmp_path, toy.recipe(steps_per_loop=1))
     call = first.loop.run_steps
 
     def call_and_terminate(iterator, step, count):
@@ -117,7 +117,7 @@ def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
     with pytest.raises(Interrupted, match=f"SIGTERM at step {stop_at} of 10; the state is saved") as caught:
         first.run()
     assert caught.value.exit_code == 75
-    second = toy.World(tmp_path, toy.recipe())
+    second = toy.Trainer(tmp_path, toy.recipe())
     assert second.restored == stop_at
     second.run()
     toy.assert_same(second.everything(), whole.everything())
@@ -125,9 +125,9 @@ def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
 
 
 @pytest.mark.slow
-def test_killed_between_checkpoints(whole, tmp_path, monkeypatch):
+def test_steps_after_the_last_checkpoint_are_repeated_after_a_kill(whole, tmp_path, monkeypatch):
     """Steps after the last checkpoint are done again, and their lines of metrics are not there twice."""
-    first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
+    first = toy.Trainer(tmp_path, toy.recipe(steps_per_loop=1))
     call = first.loop.run_steps
 
     def call_and_die(iterator, step, count):
@@ -140,7 +140,7 @@ def test_killed_between_checkpoints(whole, tmp_path, monkeypatch):
         first.run()
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 9, "lo')  # cut off while it was written
-    second = toy.World(tmp_path, toy.recipe())
+    second = toy.Trainer(tmp_path, toy.recipe())
     assert second.restored == 6
     second.run()
     toy.assert_same(second.everything(), whole.everything())
@@ -149,19 +149,19 @@ def test_killed_between_checkpoints(whole, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_finished_run_is_only_evaluated(whole):
-    again = toy.World(whole.directory, toy.recipe())
+    again = toy.Trainer(whole.directory, toy.recipe())
     before = again.everything()
     assert again.run() == whole.results
     toy.assert_same(again.everything(), before)
 
 
 @pytest.mark.slow
-def test_not_a_number(tmp_path):
-    world = toy.World(tmp_path, toy.recipe(), bad_step=7)
+def test_nan_loss_ends_the_run_and_names_the_step(tmp_path):
+    trainer = toy.Trainer(tmp_path, toy.recipe(), bad_step=7)
     with pytest.raises(Diverged, match=r"loss is nan.* in step 8, at learning rate 0.0.*ckpt-6") as caught:
-        world.run()
+        trainer.run()
     assert caught.value.exit_code == 70
-    again = toy.World(tmp_path, toy.recipe())
+    again = toy.Trainer(tmp_path, toy.recipe())
     assert again.restored == 6
     assert all(np.isfinite(value).all() for name, value in again.everything().items() if name != "best")
 
@@ -192,13 +192,13 @@ def test_a_line_has_the_means_of_only_its_steps(whole):
 @pytest.mark.slow
 def test_the_first_loss_is_that_of_the_first_batch(tmp_path):
     """Worked out in NumPy, without dropout."""
-    world = toy.World(tmp_path, toy.recipe(total_steps=1, checkpoint_every=0))
-    world.model.get_layer("dropout").rate = 0.0
+    trainer = toy.Trainer(tmp_path, toy.recipe(total_steps=1, checkpoint_every=0))
+    trainer.model.get_layer("dropout").rate = 0.0
     batch = {name: value.numpy() for name, value in toy.batch_of(0).items()}
-    kernel, bias, head_kernel, head_bias = (weight.numpy().astype(np.float64) for weight in world.model.weights[:4])
+    kernel, bias, head_kernel, head_bias = (weight.numpy().astype(np.float64) for weight in trainer.model.weights[:4])
     logits = np.tanh(batch["image"] @ kernel + bias) @ head_kernel + head_bias
     losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(toy.BATCH), batch["label"]]
-    world.run()
+    trainer.run()
     found = lines(tmp_path)[0]
     assert found["loss"] == pytest.approx(losses.mean(), rel=1e-5)
     assert found["accuracy"] == pytest.approx((logits.argmax(-1) == batch["label"]).mean())
@@ -206,19 +206,19 @@ def test_the_first_loss_is_that_of_the_first_batch(tmp_path):
 
 def toy_loop(monkeypatch, tmp_path, run_steps, evaluators=()):
     """The loop of a toy run from its first step, with other steps and evaluators."""
-    world = toy.World(tmp_path, toy.recipe(checkpoint_every=0))
-    monkeypatch.setattr(world.loop, "run_steps", run_steps)
-    monkeypatch.setattr(world.loop, "evaluators", list(evaluators))
-    return world
+    trainer = toy.Trainer(tmp_path, toy.recipe(checkpoint_every=0))
+    monkeypatch.setattr(trainer.loop, "run_steps", run_steps)
+    monkeypatch.setattr(trainer.loop, "evaluators", list(evaluators))
+    return trainer
 
 
 def test_an_infinite_gradient_ends_the_run(monkeypatch, tmp_path):
     """The loss of the step is finite; the weights after it would not be."""
     steps = np.array([[1.0, 0.5, 2.0, 0.05], [1.0, 0.5, np.inf, 0.05]], np.float32)
-    world = toy_loop(monkeypatch, tmp_path, lambda iterator, step, count: history(steps[:count]))
-    monkeypatch.setattr(world.loop, "_next_count", lambda step, speed: 2)
+    trainer = toy_loop(monkeypatch, tmp_path, lambda iterator, step, count: history(steps[:count]))
+    monkeypatch.setattr(trainer.loop, "_next_count", lambda step, speed: 2)
     with pytest.raises(Diverged, match="gradient's norm inf in step 2"):
-        world.run()
+        trainer.run()
 
 
 def history(steps):
@@ -253,12 +253,12 @@ def test_a_fitted_head_is_evaluated_and_saved_before_the_first_step(total, monke
             called.append((step, last))
             yield {"other": 1.0}
 
-    world, saved = toy.World(tmp_path, recipe), []
-    monkeypatch.setattr(world.loop, "run_steps", run_steps)
-    monkeypatch.setattr(world.loop, "evaluators", [SameScore(), Other()])
-    monkeypatch.setattr(world.store, "save", lambda values, best: saved.append((world.state.progress.step, best)))
+    trainer, saved = toy.Trainer(tmp_path, recipe), []
+    monkeypatch.setattr(trainer.loop, "run_steps", run_steps)
+    monkeypatch.setattr(trainer.loop, "evaluators", [SameScore(), Other()])
+    monkeypatch.setattr(trainer.store, "save", lambda values, best: saved.append((trainer.state.progress.step, best)))
     first = SameScore.scores[0]
-    assert world.run()["eval_accuracy"] == (first if not total else pytest.approx(0.75))
+    assert trainer.run()["eval_accuracy"] == (first if not total else pytest.approx(0.75))
     assert saved[0] == (0, True) and lines(tmp_path)[0] == {"step": 0, "eval_accuracy": first}
     assert called[0] == ((0, True) if not total else (2, False)) and called[-1] == (total, True)
 
@@ -272,13 +272,13 @@ def test_a_plan_of_no_steps_ends_after_the_fitted_head(monkeypatch, tmp_path):
             yield {"other": 1.0}
 
     for number_of_lines in (2, 4):
-        world = toy.World(tmp_path, recipe)
-        monkeypatch.setattr(world.loop, "plan", lambda: dataclasses.replace(recipe, total_steps=0))
-        monkeypatch.setattr(world.loop, "batches", None)  # no step is run
-        monkeypatch.setattr(world.loop, "evaluators", [SameScore(), Other()])
-        assert world.run() == {"eval_accuracy": SameScore.scores[0]}
+        trainer = toy.Trainer(tmp_path, recipe)
+        monkeypatch.setattr(trainer.loop, "plan", lambda: dataclasses.replace(recipe, total_steps=0))
+        monkeypatch.setattr(trainer.loop, "batches", None)  # no step is run
+        monkeypatch.setattr(trainer.loop, "evaluators", [SameScore(), Other()])
+        assert trainer.run() == {"eval_accuracy": SameScore.scores[0]}
         assert [line["step"] for line in lines(tmp_path)] == [0] * number_of_lines
-        assert world.store.newest().endswith("ckpt-0")
+        assert trainer.store.newest().endswith("ckpt-0")
 
 
 def test_an_evaluation_at_the_end_does_not_choose_the_fitted_head(monkeypatch, tmp_path):
@@ -293,25 +293,25 @@ def test_an_evaluation_at_the_end_does_not_choose_the_fitted_head(monkeypatch, t
     for plan, expected in ((None, 10), (lambda: dataclasses.replace(recipe, total_steps=0), 0)):
         directory = tmp_path / str(expected)
         directory.mkdir()
-        world = toy.World(directory, recipe)
-        monkeypatch.setattr(world.loop, "run_steps", lambda iterator, step, count: history(np.repeat(fake, count, 0)))
-        monkeypatch.setattr(world.loop, "evaluators", [AtTheEnd()])
-        monkeypatch.setattr(world.loop, "plan", plan)
-        assert world.run() == {"eval_accuracy": SameScore.scores[0]}
+        trainer = toy.Trainer(directory, recipe)
+        monkeypatch.setattr(trainer.loop, "run_steps", lambda iterator, step, count: history(np.repeat(fake, count, 0)))
+        monkeypatch.setattr(trainer.loop, "evaluators", [AtTheEnd()])
+        monkeypatch.setattr(trainer.loop, "plan", plan)
+        assert trainer.run() == {"eval_accuracy": SameScore.scores[0]}
         assert [line["step"] for line in lines(directory) if "eval_accuracy" in line] == [expected]
-        found = [checkpoints.saved_steps(folder) for folder in (world.store.best, world.store.directory)]
+        found = [checkpoints.saved_steps(folder) for folder in (trainer.store.best, trainer.store.directory)]
         assert found == [[expected]] * 2
 
 
 def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):
     fake = np.array([[1.0, 0.5, 2.0, 0.05]], np.float32)
     run_steps = lambda iterator, step, count: history(np.repeat(fake, count, axis=0))  # noqa: E731
-    world = toy_loop(monkeypatch, tmp_path, run_steps, [SameScore()])
+    trainer = toy_loop(monkeypatch, tmp_path, run_steps, [SameScore()])
     saved = []
     monkeypatch.setattr(
-        world.store, "save", lambda values, best: saved.append((world.state.progress.step, best)) or None
+        trainer.store, "save", lambda values, best: saved.append((trainer.state.progress.step, best)) or None
     )
-    world.run()
+    trainer.run()
     assert [step for step, best in saved if best] == [2, 4, 10]
 
 
@@ -321,24 +321,24 @@ def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
     recipe = toy.recipe(total_steps=40, patience=2, log_every=5, optim={"learning_rate": 0.0})
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
-    whole = toy.World(tmp_path / "whole", recipe)
+    whole = toy.Trainer(tmp_path / "whole", recipe)
     whole.run()
     assert whole.state.progress.step == 12
     assert [line["step"] for line in lines(tmp_path / "whole") if "loss" in line] == [5, 10, 12]
 
-    parts = toy.World(tmp_path / "parts", recipe)
+    parts = toy.Trainer(tmp_path / "parts", recipe)
     parts.validation.evaluate = terminated(parts.validation.evaluate)
     with pytest.raises(Interrupted, match="at step 4 of 40"):
         parts.run()
-    resumed = toy.World(tmp_path / "parts", recipe)
+    resumed = toy.Trainer(tmp_path / "parts", recipe)
     resumed.run()
     toy.assert_same(resumed.everything(), whole.everything())
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
 
-    again = toy.World(tmp_path / "whole", recipe)
+    again = toy.Trainer(tmp_path / "whole", recipe)
     again.run()
     assert again.restored == again.state.progress.step == 12
-    longer = toy.World(tmp_path / "whole", dataclasses.replace(recipe, patience=0))
+    longer = toy.Trainer(tmp_path / "whole", dataclasses.replace(recipe, patience=0))
     longer.run()
     assert longer.state.progress.step == 40
 
@@ -346,13 +346,13 @@ def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [4, 10])
 def test_an_interrupted_evaluation_is_done_after_the_restart(whole, tmp_path, step):
-    first = toy.World(tmp_path, toy.recipe())
+    first = toy.Trainer(tmp_path, toy.recipe())
     first.loop.evaluators = [first.validation, Interrupting(step)]
     with pytest.raises(Interrupted, match=f"SIGTERM at step {step} of 10; the state is saved"):
         first.run()
     assert first.loop.evaluators[1].finished == [at for at in (4, 8) if at < step]
     assert not any("eval_loss" in line for line in read_metrics(tmp_path) if line["step"] == step)
-    second = toy.World(tmp_path, toy.recipe())
+    second = toy.Trainer(tmp_path, toy.recipe())
     assert second.restored == step
     assert second.run() == whole.results
     toy.assert_same(second.everything(), whole.everything())
@@ -368,16 +368,16 @@ class Killed(BaseException):
 def improving(tmp_path_factory):
     """An uninterrupted run whose evaluations after 4 and 8 steps are the best so far; it ends after step 16."""
     directory = tmp_path_factory.mktemp("improving")
-    world = improving_world(directory)
-    world.run()
-    assert world.state.progress.step == 16
-    return world
+    trainer = improving_trainer(directory)
+    trainer.run()
+    assert trainer.state.progress.step == 16
+    return trainer
 
 
-def improving_world(directory):
-    world = toy.World(directory, toy.recipe(total_steps=40, patience=2), background=False)
-    world.loop.evaluators = [Improving()]
-    return world
+def improving_trainer(directory):
+    trainer = toy.Trainer(directory, toy.recipe(total_steps=40, patience=2), background=False)
+    trainer.loop.evaluators = [Improving()]
+    return trainer
 
 
 class Improving:
@@ -393,13 +393,13 @@ class Improving:
     ("step", "call"),
     selection.cases([(4, 3), *((8, call) for call in range(6))], [(4, 3), (8, 1)], selection.EXHAUSTIVE),
 )
-def test_a_kill_during_the_save_of_a_best_checkpoint(improving, tmp_path, monkeypatch, step, call):
+def test_kill_while_saving_keeps_the_best_checkpoint(improving, tmp_path, monkeypatch, step, call):
     """Killed at each call of the six that write the best and the newest checkpoint: the best was lost for ever."""
-    world, calls = improving_world(tmp_path), []
+    trainer, calls = improving_trainer(tmp_path), []
 
     def counted(function):
         def count(*arguments):
-            if world.state.progress.step == step:
+            if trainer.state.progress.step == step:
                 calls.append(function)
                 if len(calls) > call:
                     raise Killed
@@ -411,8 +411,8 @@ def test_a_kill_during_the_save_of_a_best_checkpoint(improving, tmp_path, monkey
         for of, name in ((checkpoints, "write"), (checkpoints, "write_manifest"), (CheckpointStore, "_keep_newest")):
             patch.setattr(of, name, counted(getattr(of, name)))
         with pytest.raises(Killed):
-            world.run()
-    resumed = improving_world(tmp_path)
+            trainer.run()
+    resumed = improving_trainer(tmp_path)
     assert resumed.restored == (step if call > 1 else {4: 3, 8: 6}[step])
     resumed.run()
     toy.assert_same(resumed.everything(), improving.everything())
@@ -439,17 +439,17 @@ class Interrupting:
 
 @pytest.mark.slow
 def test_a_signal_during_the_save_ends_the_run_before_the_next_step(tmp_path):
-    world = toy.World(tmp_path, toy.recipe())
-    world.store.save = terminated(world.store.save)
+    trainer = toy.Trainer(tmp_path, toy.recipe())
+    trainer.store.save = terminated(trainer.store.save)
     with pytest.raises(Interrupted, match="at step 3 of 10"):
-        world.run()
-    assert toy.World(tmp_path, toy.recipe()).restored == 3
+        trainer.run()
+    assert toy.Trainer(tmp_path, toy.recipe()).restored == 3
 
 
 @pytest.mark.slow
-def test_without_intervals_everything_happens_at_the_end(tmp_path):
-    world = toy.World(tmp_path, toy.recipe(total_steps=5, log_every=0, eval_every=0, checkpoint_every=0))
-    world.run()
+def test_without_intervals_evaluation_and_checkpoint_follow_the_last_step(tmp_path):
+    trainer = toy.Trainer(tmp_path, toy.recipe(total_steps=5, log_every=0, eval_every=0, checkpoint_every=0))
+    trainer.run()
     assert [(line["step"], "loss" in line) for line in lines(tmp_path)] == [(5, True), (5, False)]
     assert {name.split(".")[0] for name in os.listdir(tmp_path / "checkpoints")} == {"best", "ckpt-5"}
 
@@ -465,8 +465,8 @@ def terminated(call):
 
 
 def test_before_the_end_of_the_first_step_there_is_nothing_to_save(tmp_path, monkeypatch):
-    world = toy.World(tmp_path, toy.recipe())
-    monkeypatch.setattr(world.loop, "run_steps", terminated(world.loop.run_steps))
+    trainer = toy.Trainer(tmp_path, toy.recipe())
+    monkeypatch.setattr(trainer.loop, "run_steps", terminated(trainer.loop.run_steps))
     with pytest.raises(signals.Stopped, match="SIGTERM. Nothing is lost") as caught:
-        world.run()
+        trainer.run()
     assert caught.value.exit_code == 75 and not (tmp_path / "checkpoints").exists()

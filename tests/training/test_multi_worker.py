@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests import selection
-from tests.training import worlds
+from tests.training import small_runs
 from tools import crash, crash_workers
 from train.launching import local
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-QUIET = worlds.QUIET
+QUIET = small_runs.QUIET
 LONG = {**QUIET, "steps_per_loop": 1, "total_steps": 100_000, "eval_every": 100_000}
 
 
@@ -34,7 +34,7 @@ def start_workers(workdir, **fields):
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
     configs = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(2)]
     return [
-        worlds.start(workdir, "--distribute=multi_worker", environment={"TF_CONFIG": json.dumps(config)}, **fields)
+        small_runs.start(workdir, "--distribute=multi_worker", environment={"TF_CONFIG": json.dumps(config)}, **fields)
         for config in configs
     ]
 
@@ -67,13 +67,13 @@ def together(tmp_path_factory):
 
 
 def test_two_workers_give_the_result_of_one_device(together, tmp_path_factory):
-    alone = worlds.quiet_run(tmp_path_factory)
-    one, two = worlds.final_weights(alone), worlds.final_weights(together)
+    alone = small_runs.quiet_run(tmp_path_factory)
+    one, two = small_runs.final_weights(alone), small_runs.final_weights(together)
     assert set(one) == set(two)
     for path, value in one.items():
         if not path.endswith("key/bias"):  # see test_trajectories: rounding, amplified by Adam
             np.testing.assert_allclose(two[path], value, rtol=1e-3, atol=1e-4, err_msg=path)
-    worlds.assert_same_metrics(together, alone)
+    small_runs.assert_same_metrics(together, alone)
 
 
 def test_each_worker_has_its_log(together):
@@ -82,19 +82,19 @@ def test_each_worker_has_its_log(together):
 
 
 def test_one_process_continues_the_run_of_two(together, tmp_path, tmp_path_factory):
-    worlds.rewind(together, tmp_path / "run", step=9)
-    assert "Resuming from the checkpoint of step 9" in worlds.train(tmp_path / "run", **QUIET)
-    worlds.assert_same_metrics(tmp_path / "run", worlds.quiet_run(tmp_path_factory))
+    small_runs.rewind(together, tmp_path / "run", step=9)
+    assert "Resuming from the checkpoint of step 9" in small_runs.train(tmp_path / "run", **QUIET)
+    small_runs.assert_same_metrics(tmp_path / "run", small_runs.quiet_run(tmp_path_factory))
 
 
-def test_a_killed_worker_costs_nothing(together, tmp_path, monkeypatch):
+def test_run_resumes_exactly_after_a_killed_worker(together, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "start_worker", crash_workers.Forked)
     assert_kill_costs_nothing(together, tmp_path, "tensorflow", **QUIET)
 
 
 def assert_kill_costs_nothing(whole, directory, backend, *flags, **fields):
     """SIGKILL one of two supervised workers in the middle of a run: the same final weights, bit for bit."""
-    fields = {**worlds.TINY, "steps_per_loop": 1, **fields}
+    fields = {**small_runs.TINY, "steps_per_loop": 1, **fields}
     kill = crash_workers.Kill(worker=1, step=3, seconds=0)
     assert crash_workers.train_and_kill([kill], directory, backend, 2, *flags, **fields) == 1
     log = (directory / "logs" / "worker-0.log").read_text()

@@ -11,7 +11,7 @@ from keras_vit.checkpoints.recognition import read_headers
 from keras_vit.cli import command_line
 from keras_vit.runs.pixel_range import set_normalization
 from tests import golden_data, programs, tiny
-from tests.data import pictures
+from tests.data import example_images
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -24,13 +24,13 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
         ("flip_lr|value_norm", IMAGENET),
     ],
 )
-def test_the_preprocessing_of_the_recipe_is_noted(pp, expected):
+def test_preprocessing_of_the_recipe_is_recorded(pp, expected):
     model = tiny.model()
     set_normalization(model, pp)
     assert model.input_normalization == expected
 
 
-def test_weights_of_another_normalization_are_noticed(caplog):
+def test_weights_of_another_normalization_are_reported(caplog):
     model = tiny.model()
     model.input_normalization = IMAGENET
     with caplog.at_level(logging.WARNING, logger="absl"):
@@ -121,14 +121,14 @@ def test_weights_of_the_same_or_an_unknown_normalization_change_nothing(tmp_path
 
 
 @pytest.mark.slow
-def test_weights_of_a_model_with_an_input_range(tmp_path):
+def test_weights_load_into_a_model_with_an_input_range(tmp_path):
     model = tiny.model(input_range=(0, 255))
     model.input_normalization = IMAGENET
     model.save(tmp_path / "model.keras")
     assert strings(tmp_path, f"--weights={tmp_path}/model.keras")[1] == "decode|resize(56)|value_range(0.0, 255.0)"
 
 
-def test_the_operation_of_each_project():
+def test_normalization_of_each_project_has_an_operation():
     """Transformers' DINOv2 has ImageNet's mean and deviation, and Google's files have [-1, 1]."""
     assert read_headers(golden_data.GOLDEN / "vit_gap.npz").normalization == "value_range(-1, 1)"
     assert read_headers(golden_data.GOLDEN / "timm_dinov2.safetensors").normalization == IMAGENET_NORM
@@ -136,7 +136,7 @@ def test_the_operation_of_each_project():
 
 @pytest.mark.slow
 def test_a_run_has_the_normalization_of_its_weights_and_resumes_without_them(dinov2, tmp_path):
-    source = pictures.folder(tmp_path / "pictures", count=5)
+    source = example_images.folder(tmp_path / "pictures", count=5)
     (tmp_path / "mine.py").write_text(MINE.replace("SOURCE", source))
     flags = [f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run", f"--config.model.weights={dinov2}"]
     code, output = programs.run("train.main", *flags)

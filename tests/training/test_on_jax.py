@@ -47,7 +47,7 @@ from keras_vit.training.loop import Loop
 from keras_vit.training.teacher import Teacher
 from keras_vit.training.validation import Validation
 from tests import programs, selection, tiny
-from tests.training import linear_probe, masked, reference, toy, worlds
+from tests.training import linear_probe, masked, reference, small_runs, toy
 from tests.training.test_loop import Improving, lines
 from tests.training.trajectories import error
 
@@ -156,7 +156,7 @@ def assert_same(first, second):
         ("traj_adamw", 8, True, 1),
     ],
 )
-def test_trajectory(name, count, fsdp, micro_batches):
+def test_training_matches_the_reference(name, count, fsdp, micro_batches):
     data, start, end, averages = reference.load(name)
     run, where = reference.recipe(data["meta"], accumulation_steps=micro_batches), devices(count, fsdp)
     model = reference.create_model(data["meta"])
@@ -187,7 +187,7 @@ def test_trajectory(name, count, fsdp, micro_batches):
 
 @selection.EXHAUSTIVE  # `test_pretraining.py` has it on TensorFlow: the task is the same code
 @pytest.mark.parametrize(("count", "fsdp", "micro_batches"), [(1, False, 1), (8, True, 1)])
-def test_trajectory_of_a_masked_autoencoder(count, fsdp, micro_batches):
+def test_training_of_a_masked_autoencoder_matches_the_reference(count, fsdp, micro_batches):
     """Batches of four images, repeated until each device has one: the mean loss and its gradient stay the same."""
     data = masked.load()
     run, where = masked.recipe(data["meta"], accumulation_steps=micro_batches), devices(count, fsdp)
@@ -272,7 +272,7 @@ def test_a_scan_gives_the_result_of_the_loop(deep_on_one, monkeypatch, count, fs
         ({"pooling": "gap"}, "last(2)", [3, 2]),  # the frozen blocks have no gradients
     ],
 )
-def test_chains_of_equal_blocks(monkeypatch, arguments, adapt, lengths):
+def test_chains_of_equal_blocks_are_found(monkeypatch, arguments, adapt, lengths):
     monkeypatch.setattr(scan, "MIN_BLOCKS", 1)
     model = keras_vit.VisionTransformer(**{**tiny.SIZES, "num_layers": 5, **arguments})
     keras_vit.adapt(model, adapt)
@@ -295,7 +295,7 @@ def test_blocks_whose_output_is_used_otherwise_end_a_chain(monkeypatch):
     assert [len(chain) for chain in scan.chains(autoencoder)] == [3, 4]
 
 
-def test_distillation_with_divided_weights():
+def test_distillation_works_with_sharded_weights():
     """A teacher of its own size, whose weights are divided too, gives the result of a whole one."""
     run = recipe(task="distillation('teacher', temperature=2)", optim={"name": "sgd", "accumulation_steps": 2})
     states = []
@@ -309,7 +309,7 @@ def test_distillation_with_divided_weights():
     assert set(one.specs()) == set(TrainState(network(), recipe(optim={"name": "sgd"}), devices(1)).specs())
 
 
-def test_frozen_weights_and_slower_layers(on_one):
+def test_frozen_weights_and_layer_decay_apply(on_one):
     start = {weight.path: weight.numpy() for weight in network(adapt=EVERYTHING.adapt, **NOISE).weights}
     values = saved(on_one[0])
     for path, value in start.items():
@@ -352,7 +352,7 @@ def test_dropout_depends_on_seed_and_step_only():
 # The loop
 
 
-class World:
+class Trainer:
     """Everything that a run needs, as `train.main` makes it; `run()` starts or resumes in `directory`."""
 
     def __init__(self, directory, recipe, where=None, bad_step=None, sharded=False):
@@ -370,7 +370,7 @@ class World:
             return images + batch["poison"][:, None, None, None], labels
 
         self.step = TrainStep(self.state, recipe, poisoned, BATCH)
-        # A function of arrays: one that was compiled for the same recipe and devices serves another world, too.
+        # A function of arrays: one that was compiled for the same recipe and devices serves another trainer, too.
         name = (repr(recipe), self.where.mesh, self.where.fsdp)
         self.step.compiled = COMPILED.setdefault(name, self.step.compiled)
         mask = np.asarray([1.0] * 11 + [0.0] * 5, np.float32)
@@ -408,12 +408,12 @@ COMPILED = {}
 def whole(request, tmp_path_factory):
     """An uninterrupted run on one device, or on four with sharded weights."""
     directory = tmp_path_factory.mktemp("whole")
-    world = World(directory, RUN, devices(request.param, fsdp=request.param > 1))
-    world.results = world.run()
-    return world
+    trainer = Trainer(directory, RUN, devices(request.param, fsdp=request.param > 1))
+    trainer.results = trainer.run()
+    return trainer
 
 
-def test_it_reports(whole):
+def test_training_writes_metrics(whole):
     found = lines(whole.directory)
     assert [line["step"] for line in found if "loss" in line] == [2, 4, 6, 8, 10]
     assert [line["step"] for line in found if "eval_loss" in line] == [4, 8, 10]
@@ -427,8 +427,8 @@ def test_it_reports(whole):
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("stop_at", selection.cases([2, 5, 6], [5], selection.EXHAUSTIVE))
 def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
-    """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
-    first = World(tmp_path, RUN, whole.where, sharded=sharded)
+    """SIGTERM after `stop_at` steps; a second trainer resumes. Dropout, averages and metrics agree."""
+    first = Trainer(tmp_path, RUN, whole.where, sharded=sharded)
     next_count, call = first.loop._next_count, first.loop.run_steps
     monkeypatch.setattr(first.loop, "_next_count", lambda step, speed: min(1, next_count(step, speed)))
 
@@ -440,7 +440,7 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
     monkeypatch.setattr(first.loop, "run_steps", call_and_terminate)
     with pytest.raises(Interrupted, match=f"SIGTERM at step {stop_at} of 10; the state is saved"):
         first.run()
-    second = World(tmp_path, RUN, whole.where)
+    second = Trainer(tmp_path, RUN, whole.where)
     assert second.restored == stop_at
     second.run()
     assert_same(saved(second.state), saved(whole.state))
@@ -450,32 +450,32 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
 def test_another_number_of_devices_resumes(whole, tmp_path):
     """Two devices end in step 7; one goes on from the checkpoint of step 6 to the result of `whole`."""
     with pytest.raises(Diverged):
-        World(tmp_path, RUN, devices(2, fsdp=True), bad_step=7).run()
-    world = World(tmp_path, RUN)
-    assert world.restored == 6
-    world.run()
-    assert_close(saved(world.state), saved(whole.state))
-    worlds.assert_same_metrics(world.directory, whole.directory)
+        Trainer(tmp_path, RUN, devices(2, fsdp=True), bad_step=7).run()
+    trainer = Trainer(tmp_path, RUN)
+    assert trainer.restored == 6
+    trainer.run()
+    assert_close(saved(trainer.state), saved(whole.state))
+    small_runs.assert_same_metrics(trainer.directory, whole.directory)
 
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory):
     """A state on eight devices with sharded weights, of which each host saves its parts."""
-    world = World(tmp_path_factory.mktemp("sharded"), RUN, devices(8, fsdp=True), sharded=True)
-    for weight in (*world.state.trained, *world.state.moving):
+    trainer = Trainer(tmp_path_factory.mktemp("sharded"), RUN, devices(8, fsdp=True), sharded=True)
+    for weight in (*trainer.state.trained, *trainer.state.moving):
         weight.assign(weight.value + 1)
-    world.state.progress.step = 9
-    world.store.save(world.state.values(whole=False), best=True)
-    world.store.wait()
-    return world
+    trainer.state.progress.step = 9
+    trainer.store.save(trainer.state.values(whole=False), best=True)
+    trainer.store.wait()
+    return trainer
 
 
 @pytest.mark.parametrize(("count", "fsdp"), [(4, 4), (1, 1), (8, 2)])
-def test_parts_of_eight_devices_go_on_on_another_mesh(sharded, count, fsdp):
-    world = World(sharded.directory, RUN, devices(count, fsdp))
-    assert world.restored == 9
-    assert_same(saved(world.state), saved(sharded.state))
-    kernel = max(world.state.trained, key=lambda weight: math.prod(weight.shape)).value
+def test_checkpoint_of_eight_devices_resumes_on_another_mesh(sharded, count, fsdp):
+    trainer = Trainer(sharded.directory, RUN, devices(count, fsdp))
+    assert trainer.restored == 9
+    assert_same(saved(trainer.state), saved(sharded.state))
+    kernel = max(trainer.state.trained, key=lambda weight: math.prod(weight.shape)).value
     assert kernel.addressable_shards[0].data.size == kernel.size // fsdp
 
 
@@ -493,12 +493,12 @@ def test_reading_the_parts_needs_orbax(sharded, monkeypatch):
     assert caught.value.name == "orbax"
 
 
-def test_a_torn_write_leaves_the_former_checkpoint(sharded, tmp_path):
+def test_interrupted_write_leaves_the_previous_checkpoint(sharded, tmp_path):
     shutil.copytree(sharded.directory, tmp_path, dirs_exist_ok=True)
     torn = tmp_path / "checkpoints/ckpt_12.orbax-checkpoint-tmp"
     (tmp_path / "checkpoints/ckpt_9").rename(torn)
     shutil.copytree(torn, tmp_path / "checkpoints/ckpt_9")
-    assert World(tmp_path, RUN).restored == 9
+    assert Trainer(tmp_path, RUN).restored == 9
     assert not torn.exists()
 
 
@@ -554,7 +554,7 @@ def save_steps(directory, steps):
         lambda path: (path / "manifest.json").write_text('{"files": {}}'),
     ],
 )
-def test_damaged_parts_are_reported_and_the_checkpoint_before_is_used(two_steps, tmp_path, harm, caplog):
+def test_damaged_parts_are_reported_and_the_previous_checkpoint_is_restored(two_steps, tmp_path, harm, caplog):
     shutil.copytree(two_steps, tmp_path, dirs_exist_ok=True)
     harm(tmp_path / "ckpt_2")
     with pytest.raises(ValueError, match="ckpt_2 is not usable"):
@@ -566,7 +566,7 @@ def test_damaged_parts_are_reported_and_the_checkpoint_before_is_used(two_steps,
     assert checkpoints.problem_with(str(tmp_path / "ckpt_2")) is None
 
 
-def test_all_parts_damaged(two_steps, tmp_path):
+def test_only_damaged_parts_raise_an_error(two_steps, tmp_path):
     """The last checkpoint is not deleted, even if it has no manifest."""
     shutil.copytree(two_steps, tmp_path, dirs_exist_ok=True)
     flip(largest(tmp_path / "ckpt_1"))
@@ -599,17 +599,17 @@ def test_a_kill_during_the_writes_of_the_best_parts(tmp_path, monkeypatch, write
 
     for directory in directories:
         directory.mkdir()
-        world = World(directory, run, sharded=True)
-        world.loop.evaluators = [Improving()]
+        trainer = Trainer(directory, run, sharded=True)
+        trainer.loop.evaluators = [Improving()]
         if directory == directories[1]:
             monkeypatch.setattr(checkpoints, "write_manifest", write_manifest)
             with pytest.raises(StorageError):
-                world.run()
+                trainer.run()
             monkeypatch.undo()
-            world = World(directory, run, sharded=True)
-            world.loop.evaluators = [Improving()]
-            assert world.restored == (4 if write == 2 else 8)
-        world.run()
+            trainer = Trainer(directory, run, sharded=True)
+            trainer.loop.evaluators = [Improving()]
+            assert trainer.restored == (4 if write == 2 else 8)
+        trainer.run()
     for directory in directories:
         assert checkpoints.saved_steps(directory / "checkpoints/best") == [8]
         assert checkpoints.saved_steps(directory / "checkpoints")[-1] == 16
@@ -625,16 +625,16 @@ def test_weights_of_a_step_are_read_from_parts(sharded):
     assert_same(chosen.weights(shapes), {name: expected[f"average/{name}"] for name in shapes})
 
 
-def test_another_format_or_recipe_than_that_of_the_parts(sharded):
+def test_parts_of_another_format_or_recipe_are_refused(sharded):
     with pytest.raises(CheckpointMismatch, match="several hosts on JAX"):
         CheckpointStore(f"{sharded.directory}/checkpoints").restore(sharded.state.specs())
     with pytest.raises(CheckpointMismatch, match="ckpt_9 does not fit this recipe"):
-        World(sharded.directory, recipe(optim={"ema_momentum": 0.8, "name": "sgd"}))
+        Trainer(sharded.directory, recipe(optim={"ema_momentum": 0.8, "name": "sgd"}))
 
 
-def test_a_checkpoint_of_another_recipe(whole):
+def test_checkpoint_of_another_recipe_is_refused(whole):
     with pytest.raises(CheckpointMismatch, match="ckpt-10 does not fit this recipe"):
-        World(whole.directory, recipe(optim={"ema_momentum": 0.8, "name": "sgd"}))
+        Trainer(whole.directory, recipe(optim={"ema_momentum": 0.8, "name": "sgd"}))
 
 
 def test_evaluation_and_forward_use_the_averages(whole):
@@ -662,7 +662,7 @@ def test_evaluation_and_forward_use_the_averages(whole):
 # Devices, and programs for devices that are not there
 
 
-def test_where_weights_live():
+def test_weights_are_sharded_over_the_fsdp_axis():
     four = Devices(EIGHT[:4], fsdp=4)
 
     def part(shape, devices=four):
@@ -683,7 +683,7 @@ def test_where_weights_live():
     assert four.describe() == "JAX, 4 cpu, fsdp"
 
 
-def test_copies_of_divided_weights():
+def test_neighboring_devices_share_a_copy_of_the_weights():
     """Neighbors share a copy of the weights, in any order in which the runtime lists the devices."""
     mesh = Devices([EIGHT[index] for index in (5, 2, 7, 0, 1, 4, 6, 3)], fsdp=4)
     assert [device.id for device in mesh.mesh.devices.flat] == [device.id for device in EIGHT]
@@ -723,7 +723,7 @@ def test_slices_have_copies_of_the_weights():
         Devices(chips, fsdp=8)
 
 
-def test_names_of_the_other_backend():
+def test_strategies_of_the_other_backend_are_refused():
     with pytest.raises(ValueError, match="must be one of auto, .*, fsdp, or a mesh such as .* Received: 'mirrored'"):
         create_devices("mirrored")
     for name in ("fsdp", "mesh(fsdp=2)"):
@@ -731,12 +731,12 @@ def test_names_of_the_other_backend():
             distribute.create_strategy(name)
 
 
-def test_a_batch_that_cannot_be_divided():
+def test_batch_size_that_the_devices_cannot_divide_is_refused():
     with pytest.raises(ValueError, match="among 8 replicas and 2 micro-batches.*nearest valid size is 16"):
         distribute.check_batch_size("data.batch_size", 12, devices(8).count, 2)
 
 
-def test_hosts(monkeypatch):
+def test_hosts_are_read_from_tf_config(monkeypatch):
     cluster = {"chief": ["a:1"], "worker": ["b:2", "c:3"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
     assert hosts() == ("a:1", 3, 2)
@@ -757,7 +757,7 @@ def test_hosts(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("tf_config", [False, True])
-def test_local_devices_of_a_cluster_job(monkeypatch, environment, local, tf_config):
+def test_cluster_jobs_use_their_local_devices(monkeypatch, environment, local, tf_config):
     """A process that is the only one of its node trains on all devices; JAX leaves them as they are for `[]`."""
     calls = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda *hosts, **others: calls.append((hosts, others)))
@@ -774,7 +774,7 @@ def test_local_devices_of_a_cluster_job(monkeypatch, environment, local, tf_conf
 
 
 @pytest.mark.parametrize("fsdp", selection.cases([False, True], [True], selection.EXHAUSTIVE))
-def test_a_program_for_devices_has_the_expected_exchanges(fsdp):
+def test_compiled_program_has_the_expected_collectives(fsdp):
     """No array is made of a model that would not fit in memory; the compiled text holds the communication."""
     run = recipe(precision="mixed_bfloat16", optim={"ema_momentum": 0.9})
     batch = {"image": tf.TensorSpec([None, SIZE, SIZE, 3], tf.uint8), "label": tf.TensorSpec([None], tf.int32)}
@@ -812,7 +812,7 @@ def test_programs_open_a_run_on_jax(tmp_path, capsys):
     assert latency.measure(open_predictor(model["model"]), batch_size=2, calls=1)["images_per_second"] > 0
 
 
-def test_exporters_ask_for_tensorflow(tmp_path):
+def test_exporters_require_tensorflow(tmp_path):
     with pytest.raises(ValueError, match="KERAS_BACKEND=jax"):
         inference_model(tiny.write_digits_run(tmp_path / "run"))
 
@@ -823,7 +823,7 @@ def test_exporters_ask_for_tensorflow(tmp_path):
 @pytest.mark.parametrize(
     ("count", "fsdp"), selection.cases([(1, False), (8, False), (8, True)], [(8, True)], selection.EXHAUSTIVE)
 )
-def test_linear_probe(count, fsdp):
+def test_linear_probe_matches_numpy(count, fsdp):
     """Four steps against NumPy: on several devices the statistics are those of all rows."""
     run, (images, labels) = linear_probe.recipe(), linear_probe.batches()
     model, where = linear_probe.create_model(), devices(count, fsdp)

@@ -28,7 +28,7 @@ def replace_handler():
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize(("restart_code", "advice"), [(None, ""), (75, " Nothing is lost")])
-def test_a_signal_while_there_is_nothing_to_save(number, restart_code, advice):
+def test_signal_before_the_first_step_ends_the_program(number, restart_code, advice):
     with (
         pytest.raises(signals.Stopped, match=rf"by {signals.name_of(number)}\.{advice}") as caught,
         StopRequest(restart_code) as stop,
@@ -40,7 +40,7 @@ def test_a_signal_while_there_is_nothing_to_save(number, restart_code, advice):
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_during_the_training_is_only_noted(number):
+def test_signal_during_training_is_deferred(number):
     before = [signal.getsignal(number) for number in NUMBERS]
     with StopRequest() as stop:
         replace_handler()
@@ -52,7 +52,7 @@ def test_a_signal_during_the_training_is_only_noted(number):
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_second_signal_ends_the_training_at_once(number, monkeypatch):
+def test_second_signal_ends_the_training_immediately(number, monkeypatch):
     """`timeout` and some schedulers send the first one several times: the step is still finished and saved."""
     with pytest.raises(signals.Stopped) as caught, StopRequest() as stop:
         stop.defer()
@@ -64,7 +64,7 @@ def test_a_second_signal_ends_the_training_at_once(number, monkeypatch):
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_an_evaluation_is_interrupted_for_its_caller_to_save(early):
+def test_signal_interrupts_an_evaluation_before_saving(early):
     with StopRequest() as stop:
         stop.defer()
         if early:
@@ -79,7 +79,7 @@ def test_an_evaluation_is_interrupted_for_its_caller_to_save(early):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deferred", [False, True])
-def test_a_signal_is_answered_while_a_step_is_computed(deferred, caplog):
+def test_signal_is_logged_while_a_step_runs(deferred, caplog):
     """Nothing was logged before the end of the step, minutes later."""
     caught = pytest.raises(signals.Stopped) if not deferred else contextlib.nullcontext()
     with caplog.at_level(logging.WARNING, logger="absl"), caught, StopRequest() as stop:
@@ -96,14 +96,14 @@ def test_a_signal_is_answered_while_a_step_is_computed(deferred, caplog):
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_the_answer_has_the_progress_of_work_of_unknown_length():
+def test_log_message_states_the_progress_of_work_of_unknown_length():
     stop = StopRequest()
     stop.defer()
     with progress.Progress("Validation", 10, unit="batches"):
         assert "(Validation, 0:00, 10 batches)" in stop._answer(time.monotonic())
 
 
-def test_the_answer_names_what_is_saved():
+def test_log_message_names_what_is_saved():
     """Without an estimate of at most a second, and in an evaluation, which is interrupted."""
     stop, again = StopRequest(), "A second signal ends the program without saving"
     assert stop._answer(time.monotonic()) == "stopping"
@@ -126,7 +126,7 @@ def be_busy(path, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "exit_code"), [(1, 75), (2, 143)])
-def test_the_process_ends_whatever_it_computes(tmp_path, number, exit_code):
+def test_second_signal_ends_the_process_during_a_computation(tmp_path, number, exit_code):
     """It went on until the step was done, and made another one."""
     process = forked.start(be_busy, tmp_path / "busy", number)
     while not (tmp_path / "busy").exists():

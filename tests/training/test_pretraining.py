@@ -32,7 +32,7 @@ def data():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
-def test_losses_are_those_of_the_reference(data, normalize):
+def test_losses_match_the_reference(data, normalize):
     for prefix, ratio in masked.ratios(data).items():
         model = masked.create_model(data["meta"], ratio)
         task = masked.task_of(model, normalize)
@@ -46,7 +46,7 @@ def test_losses_are_those_of_the_reference(data, normalize):
 
 
 @pytest.mark.slow
-def test_latents_are_those_of_the_reference(data):
+def test_latents_match_the_reference(data):
     for prefix, ratio in masked.ratios(data).items():
         model = masked.create_model(data["meta"], ratio)
         encoder = keras.Model(model.inputs, model.get_layer("encoder_norm").output)
@@ -56,7 +56,7 @@ def test_latents_are_those_of_the_reference(data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
-def test_gradients_are_those_of_the_reference(data, normalize):
+def test_gradients_match_the_reference(data, normalize):
     model = masked.create_model(data["meta"])
     task = masked.task_of(model, normalize)
     weights = [weight.value for weight in model.trainable_variables]
@@ -75,7 +75,7 @@ def test_gradients_are_those_of_the_reference(data, normalize):
 
 
 @pytest.mark.slow
-def test_of_hugging_face(golden):
+def test_masked_autoencoder_matches_hugging_face(golden):
     """`ViTMAEForPreTraining` on given noise."""
     from keras_vit import checkpoints
     from tests import golden_data
@@ -99,7 +99,7 @@ def test_of_hugging_face(golden):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("way", virtual_devices.MASKED)
-def test_trajectory(way, on_devices):
+def test_training_matches_the_reference(way, on_devices):
     """24 steps of AdamW as the reference made them, on one replica, and on two with accumulation."""
     found = on_devices(2)[way]
     assert found["loss"] < 1e-4
@@ -109,7 +109,7 @@ def test_trajectory(way, on_devices):
     assert not wrong
 
 
-def test_explained_variance():
+def test_explained_variance_computed_by_hand():
     """1 where the prediction is right, 0 where it is the mean of the removed pixels."""
     task = tasks.bind(recipe("mae(normalize_pixels=False, mask_ratio=0.5)"))
     images = np.random.default_rng(0).normal(size=(3, 8, 8, 3)).astype("float32")
@@ -125,7 +125,7 @@ def test_explained_variance():
 # Masked patch prediction
 
 
-def test_targets_are_those_of_the_paper(golden):
+def test_targets_match_the_paper(golden):
     data = golden("mpp")
     patch = data["meta"]["patch"]
     cut = patches.to_patches(ops.convert_to_tensor(data["image"]), (patch, patch))
@@ -176,7 +176,7 @@ def test_small_colors_are_shown_over_the_whole_patch():
     np.testing.assert_allclose(shown, expected)
 
 
-def test_small_colors_of_patches_of_any_size():
+def test_color_targets_of_patches_of_any_size():
     """14 pixels are averaged to 4 by the part of each that is inside: a ramp stays one."""
     ramp = np.broadcast_to(np.linspace(0, 1, 14, dtype="float32")[:, None, None], (14, 14, 1))
     classes = np.asarray(patches.small_colors(ops.convert_to_tensor(ramp[None, None])))
@@ -187,7 +187,7 @@ def test_small_colors_of_patches_of_any_size():
     np.testing.assert_allclose(weights.sum(axis=0), 4 / 14)
 
 
-def test_colors_of_classes():
+def test_color_classes_round_trip():
     colors = np.random.default_rng(0).uniform(size=(50, 3)).astype("float32")
     classes = np.asarray(patches.color_classes(ops.convert_to_tensor(colors)))
     again = patches.class_colors(classes, 3)
@@ -211,7 +211,7 @@ def test_orders_are_permutations_of_the_seed_and_the_step():
     assert np.abs(counts - 256).max() < 4 * np.sqrt(256)
 
 
-def test_statistics_of_the_corruption():
+def test_shares_of_corrupted_patches_match_bert():
     """50% are corrupted, in every image; of these 80, 10 and 10%, within 4 standard deviations of 51,200 draws."""
     sources, corrupted = (value.numpy() for value in seeds.patch_corruptions(0, tf.constant(7), 6400, 16, 8))
     np.testing.assert_array_equal(corrupted.sum(axis=1), 8)
@@ -251,7 +251,7 @@ def test_rows_do_not_depend_on_the_number_of_workers():
     ("task", "seen"), [("mae(normalize_pixels=False)", "visible"), ("mae", "visible"), ("masked_patch", "corrupted")]
 )
 @pytest.mark.parametrize("channels", [1, 3])
-def test_shown_images(task, seen, channels):
+def test_example_images_show_reconstructions(task, seen, channels):
     created = tasks.bind(recipe(task, size=8, patch_size=2))
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, channels)).astype("uint8")
     batch = {"image": images, **{k: v.numpy() for k, v in created.draw(0, tf.constant(0), 3).items()}}
@@ -294,11 +294,11 @@ def test_shown_images(task, seen, channels):
         ("mae", {"patch_size": 3}, "image_size"),
     ],
 )
-def test_mistakes_are_named(task, arguments, match):
+def test_wrong_arguments_are_refused(task, arguments, match):
     with pytest.raises(ValueError, match=match):
         recipes.check(recipe(task, **arguments))
 
 
-def test_a_resnet_cannot_hide_patches():
+def test_resnets_cannot_mask_patches():
     with pytest.raises(ValueError, match=r"model.variant"):
         recipes.check(recipes.Recipe(task="mae", model=recipes.Model("BiT-R50x1")))

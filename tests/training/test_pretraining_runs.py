@@ -15,7 +15,7 @@ from keras_vit.inference import open_predictor
 from keras_vit.models import variables
 from keras_vit.runs.trained_run import load_run
 from tests import golden_data, programs, selection, tiny
-from tests.training import worlds
+from tests.training import small_runs
 from train.report.reconstructions import reconstruct
 
 TASKS = {
@@ -38,18 +38,18 @@ RUNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", selection.cases(RUNS, ["mae"], selection.EXHAUSTIVE))
-def test_a_resumed_run_has_the_same_bits(name, tmp_path):
+def test_resumed_run_equals_an_uninterrupted_run_bit_for_bit(name, tmp_path):
     """The run again from its sixth step: what is hidden afterwards and the moving statistics are the same."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    worlds.train(whole, **RUNS[name], keep_checkpoints=4)
+    small_runs.train(whole, **RUNS[name], keep_checkpoints=4)
     shutil.copytree(whole, resumed)
     (resumed / "model.keras").unlink()
     for path in (resumed / "checkpoints").glob("**/*"):
         if path.name.startswith(("ckpt-8.", "ckpt-9.", "ckpt-12.")):
             path.unlink()
-    assert "Resuming from the checkpoint of step 6" in worlds.train(resumed, **RUNS[name], keep_checkpoints=4)
-    worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(resumed))
-    assert worlds.metrics(whole) == worlds.metrics(resumed)
+    assert "Resuming from the checkpoint of step 6" in small_runs.train(resumed, **RUNS[name], keep_checkpoints=4)
+    small_runs.assert_same_bits(small_runs.final_weights(whole), small_runs.final_weights(resumed))
+    assert small_runs.metrics(whole) == small_runs.metrics(resumed)
 
 
 def unlabeled(folder):
@@ -87,7 +87,7 @@ def train(recipe, directory, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "score"), [("mae", "explained"), ("masked_patch", "accuracy")])
-def test_a_run_on_images_without_labels(task, score, tmp_path, monkeypatch):
+def test_training_on_images_without_labels(task, score, tmp_path, monkeypatch):
     """It is trained, drawn, gives features, and is fine-tuned; classification is refused."""
     (tmp_path / "images").mkdir()
     source, run = f"images:{unlabeled(tmp_path / 'images')}", tmp_path / "run"
@@ -114,7 +114,7 @@ def test_a_run_on_images_without_labels(task, score, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_rates_of_fine_tuning_are_those_of_the_reference():
+def test_fine_tuning_learning_rates_match_the_reference():
     """The reference's table for a model with the norm after the pooling."""
     meta = golden_data.load("mae_io")["meta"]
     name = next(name for name in meta if name.startswith("finetune_groups_layer_decay_"))

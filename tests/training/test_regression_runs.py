@@ -11,7 +11,7 @@ from keras_vit.inference import open_predictor
 from keras_vit.runs.run_directory import read_metrics
 from keras_vit.runs.trained_run import load_run
 from tests import programs
-from tests.training import worlds
+from tests.training import small_runs
 
 PP = "decode|resize(8)|value_range(-1, 1)"
 FIELDS = {
@@ -47,11 +47,11 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(source, tmp_path_factory):
     directory = tmp_path_factory.mktemp("regression") / "run"
-    return directory, worlds.train(directory, data__source=source, **FIELDS)
+    return directory, small_runs.train(directory, data__source=source, **FIELDS)
 
 
 @pytest.mark.slow
-def test_it_learns_in_the_unit_of_the_data(run, source):
+def test_regression_run_reports_errors_in_the_unit_of_the_data(run, source):
     directory, printed = run
     errors = [line["eval_mae"] for line in read_metrics(str(directory)) if "eval_mae" in line]
     assert errors[-1] < 0.5 * errors[0] and errors[-1] < 40  # of a price whose deviation is 144

@@ -14,7 +14,7 @@ from keras_vit.runs.run_directory import read_metrics
 from keras_vit.runs.trained_run import load_run
 from keras_vit.util.metrics import segmentation_scores
 from tests import programs
-from tests.training import worlds
+from tests.training import small_runs
 
 PP = "decode(1)|resize(8)|value_range(-1, 1)"
 FIELDS = {
@@ -26,7 +26,11 @@ FIELDS = {
     "data__eval_batch_size": 8,
     "optim__learning_rate": 0.01,
 }
-UPSAMPLE = {**FIELDS, "task": "segmentation(head='upsample')", **worlds.QUIET}  # of layer norms: devices do not matter
+UPSAMPLE = {
+    **FIELDS,
+    "task": "segmentation(head='upsample')",
+    **small_runs.QUIET,
+}  # of layer norms: devices do not matter
 SCORES = ("eval_miou", "eval_pixel_accuracy")
 
 
@@ -54,7 +58,7 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(source, tmp_path_factory):
     directory = tmp_path_factory.mktemp("segmentation") / "run"
-    return directory, worlds.train(directory, data__source=source, **FIELDS, total_steps=60, eval_every=30)
+    return directory, small_runs.train(directory, data__source=source, **FIELDS, total_steps=60, eval_every=30)
 
 
 def by_hand(directory, source):
@@ -69,7 +73,7 @@ def by_hand(directory, source):
 
 
 @pytest.mark.slow
-def test_it_learns_and_counts_every_pixel_once(run, source):
+def test_segmentation_run_improves_and_counts_every_pixel_once(run, source):
     directory, printed = run
     first, last = (line for line in read_metrics(str(directory)) if "eval_miou" in line)
     expected = by_hand(directory, source)
@@ -100,10 +104,10 @@ def test_evaluate_finds_the_same_scores(run, source):
 
 
 @pytest.mark.slow
-def test_of_a_frozen_encoder_the_head_learns_with_its_batch_norm_and_resuming_is_exact(source, tmp_path):
+def test_head_on_a_frozen_encoder_trains_its_batch_norm_and_resumes_exactly(source, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     fields = {**FIELDS, "data__source": source, "adapt": "head", "keep_checkpoints": 9}
-    worlds.train(whole, **fields)
+    small_runs.train(whole, **fields)
     readers = [tf.train.load_checkpoint(str(whole / "checkpoints" / f"ckpt-{step}")) for step in (3, 12)]
     weights = [name for name in readers[0].get_variable_to_shape_map() if name.startswith("model/")]
     changed = {name for name in weights if not np.array_equal(*(reader.get_tensor(name) for reader in readers))}
@@ -115,17 +119,17 @@ def test_of_a_frozen_encoder_the_head_learns_with_its_batch_norm_and_resuming_is
     for path in [*(parts / "checkpoints").glob("ckpt-12.*"), *(parts / "checkpoints" / "best").glob("ckpt-12.*")]:
         path.unlink()
     (parts / "model.keras").unlink()
-    assert "Resuming from the checkpoint of step 9" in worlds.train(parts, **fields)
-    worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(parts))
-    assert worlds.metrics(whole) == worlds.metrics(parts)
+    assert "Resuming from the checkpoint of step 9" in small_runs.train(parts, **fields)
+    small_runs.assert_same_bits(small_runs.final_weights(whole), small_runs.final_weights(parts))
+    assert small_runs.metrics(whole) == small_runs.metrics(parts)
 
 
 @pytest.mark.slow
 def test_replicas_agree(source, tmp_path):
     fields = {**UPSAMPLE, "data__source": source, "eval_every": 12}
-    worlds.train(tmp_path / "one", **fields)
-    worlds.train_alone(tmp_path / "two", "--distribute=mirrored", "--virtual_devices=2", **fields)
-    one, two = (worlds.metrics(tmp_path / name)[-1] for name in ("one", "two"))
+    small_runs.train(tmp_path / "one", **fields)
+    small_runs.train_alone(tmp_path / "two", "--distribute=mirrored", "--virtual_devices=2", **fields)
+    one, two = (small_runs.metrics(tmp_path / name)[-1] for name in ("one", "two"))
     assert two["examples"] == one["examples"] == 20
     assert two["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-3)  # sums in another order
     for name in SCORES:  # the same but for pixels whose logits are about equal

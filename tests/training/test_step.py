@@ -111,7 +111,7 @@ def test_accumulation_equals_the_large_batch(loss, micro_batches):
 
 
 @pytest.mark.slow
-def test_rematerialisation_changes_nothing_with_dropout():
+def test_rematerialization_with_dropout_changes_nothing():
     noise = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "drop_path_rate": 0.5}
     data = batch()
     kept, expected = steps(small(**noise), recipe(), data)
@@ -140,7 +140,7 @@ def test_dropout_depends_on_seed_step_and_replica_only():
         assert value.tobytes() == weights(second)[path].tobytes()
 
 
-def test_a_held_generator_repeats_itself_and_does_not_advance():
+def test_fixed_generator_repeats_its_draws():
     layer = keras.layers.Dropout(0.5)
     model = keras.Sequential([keras.Input((50,)), layer])
     states = seed_states(model)
@@ -153,7 +153,7 @@ def test_a_held_generator_repeats_itself_and_does_not_advance():
 
 
 @pytest.mark.slow
-def test_frozen_decay_and_layer_rates():
+def test_frozen_weights_weight_decay_and_layer_decay_apply():
     data = batch()
     model = small(num_layers=2)
     start = {weight.path: weight.numpy() for weight in model.trainable_variables}

@@ -15,7 +15,7 @@ from keras_vit.training.loop import Loop
 from keras_vit.training.speed import Speed
 
 
-def test_the_first_call_gives_an_upper_bound_of_the_time_left():
+def test_first_call_gives_an_upper_bound_of_the_remaining_time():
     """It compiles; the second call does not."""
     recipe, state = recipes.Recipe(total_steps=100), types.SimpleNamespace(progress=types.SimpleNamespace(step=40))
     loop, speed = Loop(recipe, None, state, None, None, None), Speed(batch_size=4_096)
@@ -26,7 +26,7 @@ def test_the_first_call_gives_an_upper_bound_of_the_time_left():
     assert loop._details({}, speed) == ["1:00 left", "4,096 images/s"]
 
 
-def test_images_that_replicas_cannot_share():
+def test_images_that_replicas_cannot_divide_are_refused():
     backend.check_rows(np.zeros((6, 1)), replicas=3)
     with pytest.raises(ValueError, match="divide among 3 replicas. Received: 7 images"):
         backend.check_rows(np.zeros((7, 1)), replicas=3)
@@ -47,7 +47,7 @@ def test_images_that_replicas_cannot_share():
         ),
     ],
 )
-def test_the_first_array_that_differs_is_named_and_the_others_are_counted(found, differences):
+def test_first_differing_array_is_named_and_the_others_are_counted(found, differences):
     specs = {"a": ((2, 3), "float32"), "b": ((4,), "int32")}
     checkpoints.check_specs("ckpt-1", specs, specs)
     stored = {name: spec for name, spec in {**specs, **found}.items() if spec}
@@ -56,13 +56,13 @@ def test_the_first_array_that_differs_is_named_and_the_others_are_counted(found,
     assert differences in str(caught.value)
 
 
-def test_long_values_of_a_change_are_cut():
+def test_long_values_of_changed_fields_are_truncated():
     assert run_fields._short("x" * 58) == "'" + "x" * 58 + "'"  # 60 characters
     assert run_fields._short("x" * 59) == "'" + "x" * 56 + "..."
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_the_report_of_a_run(counted, tmp_path):
+def test_report_of_a_run_lists_its_files_and_scores(counted, tmp_path):
     for name in ("model.keras", "metrics.jsonl", "report.png", "config.json"):
         (tmp_path / name).touch()
     tally = np.array([[3, 1], [0, 12]]) if counted else None
@@ -82,7 +82,7 @@ def test_the_report_of_a_run(counted, tmp_path):
     ]
 
 
-def test_other_scores_have_no_interval(tmp_path):
+def test_only_accuracies_have_a_confidence_interval(tmp_path):
     metrics = recipes.parse_task("segmentation").metrics
     task = types.SimpleNamespace(lines=lambda tally: ["scores per class"], metrics=metrics)
     results = {"split": "test", "eval_miou": 0.5, "eval_pixel_accuracy": 0.75, "examples": 2}
@@ -104,7 +104,7 @@ def splits(**fields):
 
 
 @pytest.mark.slow
-def test_splits_that_fit():
+def test_valid_splits_are_accepted():
     assert (splits().channels, splits().eval_batch_size) == (1, 6)
     other = splits(data__batch_size=12, data__eval_batch_size=3, optim__accumulation_steps=2)
     assert other.eval_batch_size == 3  # micro-batches are for training only
@@ -124,12 +124,12 @@ def test_splits_that_fit():
         ({"data__eval_batch_size": 10}, "data.eval_batch_size .* 3 replicas. Received: data.eval_batch_size=10"),
     ],
 )
-def test_splits_that_do_not_fit(fields, message):
+def test_wrong_image_and_batch_sizes_of_splits_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         splits(**fields)
 
 
-def test_splits_of_different_labels(monkeypatch):
+def test_splits_of_different_labels_are_refused(monkeypatch):
     labels = {"train[:6]": ("class", 10), "test[:6]": ("classes", 12), "train[6:]": ("class", 10)}
     sources = {name: types.SimpleNamespace(label_kind=kind, num_outputs=n) for name, (kind, n) in labels.items()}
     monkeypatch.setattr(run_data, "open_source", lambda source, split: sources[split])
@@ -145,7 +145,7 @@ def test_other_backends_do_not_train(monkeypatch):
         create.create(recipes.Recipe())
 
 
-def test_options_of_the_batches(monkeypatch):
+def test_batches_have_the_options_of_the_recipe(monkeypatch):
     """The patches that an evaluation hides are drawn from another seed than those of the training."""
     for name in ("train_batches", "eval_batches"):
         monkeypatch.setattr(run_data, name, lambda *given, **options: {"given": given, **options})
@@ -182,7 +182,7 @@ def test_options_of_the_batches(monkeypatch):
         ),
     ],
 )
-def test_captions_of_classes(task, loss, labels, logits, captions):
+def test_captions_show_true_and_predicted_classes(task, loss, labels, logits, captions):
     task = tasks.bind(recipes.Recipe(task=task, loss=loss), outputs=2)
     task.class_names, logits = ("cat", "dog"), np.array(logits, "float32")
     images = np.zeros((2, 4, 4, 3), np.uint8)

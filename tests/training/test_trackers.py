@@ -71,7 +71,7 @@ def record(run, name, step=0):
     writer.close()
 
 
-def test_it_records_numbers_and_recipe_and_continues_a_resumed_run(package, run):
+def test_tracker_records_metrics_and_recipe_and_continues_a_resumed_run(package, run):
     name, fake = package
     record(run, name)
     assert fake.logged == [
@@ -97,7 +97,7 @@ def test_each_tracker_continues_its_own_record(run, monkeypatch):
     assert [[start["id"] for start in fake.starts] for fake in fakes.values()] == [[None, "new"]] * 2
 
 
-def test_an_error_while_it_records_costs_only_the_record(package, run, monkeypatch, caplog):
+def test_error_of_a_tracker_does_not_end_the_run(package, run, monkeypatch, caplog):
     name, fake = package
 
     def fails(*arguments, **options):
@@ -189,7 +189,7 @@ def test_a_resumed_run_lets_tensorboard_drop_the_events_after_its_checkpoint(tmp
     assert kept == [2, 4, 6, 8]
 
 
-def test_a_file_in_the_way(tmp_path):
+def test_file_at_the_path_of_a_tracker_is_reported(tmp_path):
     (tmp_path / "tensorboard").write_text("")
     with pytest.raises(errors.StorageError, match="tensorboard"):
         metrics.MetricsWriter(str(tmp_path), step=0).write(1, {"loss": 0.5})

@@ -21,7 +21,7 @@ def validation_of(shown, results, tally=None):
 
 
 @pytest.mark.parametrize(("task", "headline"), [("classification", " (largest class 80.00%)"), ("segmentation", "")])
-def test_the_figure_of_a_run(task, headline, tmp_path, monkeypatch):
+def test_report_figure_of_a_run_has_captions(task, headline, tmp_path, monkeypatch):
     """Eight of ten images are of the first class; nine were taken for it."""
     drawn = []
     monkeypatch.setattr(plots, "draw_report", lambda path, *places, **options: drawn.append((path, places, options)))
@@ -40,7 +40,7 @@ def test_the_figure_of_a_run(task, headline, tmp_path, monkeypatch):
     assert quantities == recipe.task.metrics[:2]
 
 
-def test_the_figure_of_a_run_without_captions(tmp_path, monkeypatch):
+def test_report_figure_of_a_run_without_captions(tmp_path, monkeypatch):
     """A score other than the accuracy has no largest class, nor has an accuracy without counts of the classes."""
     drawn = []
     monkeypatch.setattr(plots, "reconstructions", lambda *places: drawn.append(places))
@@ -80,7 +80,8 @@ def test_every_choice_of_a_fine_tuning_reaches_the_recipe(monkeypatch, tmp_path,
     assert run == path == f"runs/{tmp_path.name}" and places == ("recipe", path)
     options.pop("show")("text")
     assert capsys.readouterr().out == "" and options == devices
-    assert keras_vit.fine_tune("photos", workdir=tmp_path) == str(tmp_path) and calls[-1][1]["show"] is print
+    assert keras_vit.fine_tune("photos", workdir=tmp_path, epochs=2) == str(tmp_path) and calls[-1][1]["show"] is print
+    assert calls[-2][0] == Choices("photos", epochs=2)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def four_devices(_, way):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "way"), selection.cases(trajectories.CASES, (), four_devices))
-def test_trajectory(name, way, on_devices):
+def test_training_matches_the_reference(name, way, on_devices):
     found = on_devices(trajectories.WAYS[way][0])[f"{name}, {way}"]
     assert found["loss"] < RTOL
     assert found["rate"] < RTOL

@@ -38,7 +38,7 @@ def validation(batches=BATCHES, confusions=CONFUSIONS, **options):
     return Validation(backend, task, lambda batch: next(results), [batch for batch, _ in batches], **options)
 
 
-def test_the_test_split_has_other_names():
+def test_metrics_of_the_test_split_begin_with_test():
     """The best checkpoint is chosen by the names that begin with `eval_`."""
     found = validation(test_split="train[:3]")
     (line,) = found(7, last=True)
@@ -54,7 +54,7 @@ def test_a_split_that_is_also_the_test_split_is_read_at_the_end(test_split, inte
     assert found.intervals() == intervals
 
 
-def test_means_over_examples():
+def test_metrics_are_means_over_examples():
     found = validation()
     (line,) = found(7)
     assert (line["split"], line["examples"]) == ("test", 3)
@@ -64,13 +64,13 @@ def test_means_over_examples():
     assert found.examples["image"].tolist() == [[0.0], [0.0]]  # of the first batch, without what is masked
 
 
-def test_masked_examples_are_not_shown():
+def test_padding_examples_are_not_shown():
     found = validation(BATCHES[1:], CONFUSIONS[1:])
     list(found(0))
     assert found.examples["image"].tolist() == [[1.0]]
 
 
-def test_a_split_without_examples():
+def test_empty_split_is_refused():
     with pytest.raises(ValueError, match="nothing to evaluate: the split 'test'"):
         list(validation([], [])(0))
 
@@ -97,14 +97,14 @@ class Scores:
 def chosen(directory, total_steps, scores, test=True, chooses=True):
     """A toy run to its end, the arrays of its last step, and the evaluations that choose."""
     directory.mkdir(exist_ok=True)
-    world = toy.World(directory, toy.recipe(total_steps))
+    trainer = toy.Trainer(directory, toy.recipe(total_steps))
     between, tests = Scores(scores), (lambda step, last: [{"split": "test", "test_loss": step}]) if test else None
-    world.loop.evaluators = [between]
-    results = world.run()
-    trained = {name: np.array(array) for name, array in world.everything().items()}
+    trainer.loop.evaluators = [between]
+    results = trainer.run()
+    trained = {name: np.array(array) for name, array in trainer.everything().items()}
     if chooses:
-        evaluate_chosen(world.loop, results, tests)
-    return world, trained, between
+        evaluate_chosen(trainer.loop, results, tests)
+    return trainer, trained, between
 
 
 @pytest.mark.slow
@@ -114,17 +114,17 @@ def chosen(directory, total_steps, scores, test=True, chooses=True):
 def test_the_best_weights_are_chosen_and_tested_once(scores, step, tmp_path):
     """Of equal scores, the last. A finished run does the same again, and a longer one goes on from the last weights."""
     scores = dict(zip((4, 8, 12, 16), (*scores, 0.0), strict=True))
-    world, trained, between = chosen(tmp_path / "run", 12, scores)
+    trainer, trained, between = chosen(tmp_path / "run", 12, scores)
     assert between.calls == [4, 8, 12, *([step] if step < 12 else [])]
     stored = tf.train.load_checkpoint(str(tmp_path / f"run/checkpoints/{'best/' * (step < 12)}ckpt-{step}"))
-    toy.assert_same(world.everything(), {name: stored.get_tensor(name) for name in world.everything()})
+    toy.assert_same(trainer.everything(), {name: stored.get_tensor(name) for name in trainer.everything()})
     lines = read_metrics(str(tmp_path / "run"))
     assert [line["step"] for line in lines if "test_loss" in line] == [step]
     expected = {"step": step, "split": "val", "eval_accuracy": scores[step], "eval_loss": 1.0, "test_loss": step}
     expected["last_step"] = 12
     assert last_evaluation(str(tmp_path / "run")) == expected
     again, *_ = chosen(tmp_path / "run", 12, scores)
-    toy.assert_same(again.everything(), world.everything())
+    toy.assert_same(again.everything(), trainer.everything())
     assert read_metrics(str(tmp_path / "run")) == lines
     chosen(tmp_path / "never", 12, scores, chooses=False)
     longer, never = (chosen(tmp_path / name, 16, scores)[1] for name in ("run", "never"))
@@ -133,16 +133,16 @@ def test_the_best_weights_are_chosen_and_tested_once(scores, step, tmp_path):
 
 @pytest.mark.slow
 def test_without_test_images_the_last_line_is_of_the_chosen_weights(tmp_path):
-    world, *_ = chosen(tmp_path, 12, {4: 0.1, 8: 0.9, 12: 0.5}, test=False)
-    assert world.state.progress.step == last_evaluation(str(tmp_path))["step"] == 8
+    trainer, *_ = chosen(tmp_path, 12, {4: 0.1, 8: 0.9, 12: 0.5}, test=False)
+    assert trainer.state.progress.step == last_evaluation(str(tmp_path))["step"] == 8
 
 
 @pytest.mark.slow
 def test_a_best_checkpoint_that_cannot_be_read_leaves_the_last(tmp_path, caplog):
-    world = toy.World(tmp_path, toy.recipe(8))
-    world.loop.evaluators = [Scores({4: 0.9, 8: 0.5})]
-    results = world.run()
+    trainer = toy.Trainer(tmp_path, toy.recipe(8))
+    trainer.loop.evaluators = [Scores({4: 0.9, 8: 0.5})]
+    results = trainer.run()
     for path in (tmp_path / "checkpoints" / "best").glob("*.data*"):
         path.write_bytes(b"")
-    assert not use_best(world.loop, results) and world.state.progress.step == 8
+    assert not use_best(trainer.loop, results) and trainer.state.progress.step == 8
     assert "cannot be read" in caplog.text

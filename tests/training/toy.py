@@ -54,7 +54,7 @@ def one_hot(batch, *_):
     return batch["image"], tf.one_hot(batch["label"], CLASSES)
 
 
-class World:
+class Trainer:
     """Everything that a run needs, as `train.main` makes it; `run()` starts or resumes in `directory`.
 
     Checkpoints are written in the background, as with an accelerator; complete runs on this CPU write them at once.

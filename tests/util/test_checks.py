@@ -25,7 +25,7 @@ from keras_vit.util.values import Values
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_values_on_both_sides_of_a_bound(check, good, bad):
+def test_values_are_checked_at_their_bounds(check, good, bad):
     for value in good:
         check("x", value)
     for value in bad:
@@ -33,7 +33,7 @@ def test_values_on_both_sides_of_a_bound(check, good, bad):
             check("x", value)
 
 
-def test_bounds_that_the_caller_moves():
+def test_custom_bounds_are_checked():
     assert checks.positive_ints("x", (0, 2), minimum=0) == (0, 2)
     assert checks.finite_numbers("x", (0, 0.5), zero=True) == (0.0, 0.5)
     with pytest.raises(ValueError, match="an integer of at least 2. Received: x=1"):
@@ -43,7 +43,7 @@ def test_bounds_that_the_caller_moves():
 
 
 @pytest.mark.parametrize(("value", "nearest"), [(230, "224 or 240"), (17, "16 or 32"), (5, "16")])
-def test_the_nearest_multiples(value, nearest):
+def test_message_names_the_nearest_multiples(value, nearest):
     assert checks.divisible("x", 32, "by", 16) == 32
     with pytest.raises(ValueError) as error:
         checks.divisible("x", value, "by", 16)
@@ -84,11 +84,11 @@ def test_a_choice_has_the_type_of_its_value():
         (object(), "object"),
     ],
 )
-def test_values_in_messages(value, text):
+def test_long_values_are_described_in_messages(value, text):
     assert checks.described(value) == text
 
 
-def test_numbers_in_tables():
+def test_numbers_are_formatted_for_tables():
     texts = {None: "–", True: "True", 101_514: "101,514", 0.031254: "0.03125", 1_234_567.0: "1.235e+06", "x": "x"}
     assert {value: formatting.number(value) for value in texts} == texts
     assert (formatting.percent(0.825), formatting.percent(0.82456, 2)) == ("82.5%", "82.46%")
@@ -98,7 +98,7 @@ def test_numbers_in_tables():
     assert (share.goodness(0.5), loss.goodness(0.5)) == (0.5, -0.5)
 
 
-def test_colors_of_classes():
+def test_class_colors_are_distinct():
     colors = palette(300)
     assert colors.shape == (300, 3) and colors.dtype == np.uint8
     assert colors[[0, 1, 7, 255]].tolist() == [[120, 120, 120], [230, 159, 0], [204, 121, 167], [255, 255, 255]]
@@ -139,5 +139,5 @@ def test_values_of_a_regression_have_a_mean_and_a_deviation(mean, deviation, mes
         ("https://host/a and 3 / 4", "https://host/a and 3 / 4"),
     ],
 )
-def test_only_the_last_part_of_an_absolute_path_is_passed_on(value, expected):
+def test_only_the_name_of_an_absolute_path_is_recorded(value, expected):
     assert formatting.without_folders(value, ".../") == expected

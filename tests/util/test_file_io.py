@@ -12,7 +12,7 @@ import pytest
 
 from keras_vit.util import file_io, formatting, image_files
 from tests import forked
-from tests.lossy_disk import LossyDisk
+from tests.faulty_disk import FaultyDisk
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
@@ -96,7 +96,7 @@ def test_drafts_are_removed_after_an_hour(tmp_path):
     assert sorted(os.listdir(folder)) == [".writing-young", ".writing-young.txt", "new"]
 
 
-def test_a_directory_appears_whole_or_not_at_all(tmp_path):
+def test_directories_are_written_atomically(tmp_path):
     with pytest.raises(RuntimeError), file_io.atomic_directory(tmp_path / "d") as temporary:
         open(os.path.join(temporary, "x"), "w").close()
         raise RuntimeError
@@ -167,7 +167,7 @@ def images(tmp_path, monkeypatch):
         (["a.png", "-"], ["a.png", "b.png", "deep/deeper/e.webp", "[ab].png", " with space.png", "b.png"]),
     ],
 )
-def test_finding_images(given, expected, images, monkeypatch):
+def test_images_are_found_by_path_pattern_folder_and_list(given, expected, images, monkeypatch):
     """Lines of lists are not patterns; links back into a folder are not followed."""
     text = "b.png\r\n\ndeep/deeper\n[ab].png\n with space.png\nb.png"
     pathlib.Path(given[0] if given[0].lower() == "list.txt" else "list.txt").write_text(text, encoding="utf-8")
@@ -184,7 +184,7 @@ def test_files_of_every_extension_are_images(tmp_path, caplog):
     assert "2 .gif, 1 .heic, 1 .txt, 1 without an ending, the folder @eaDir" in caplog.text
 
 
-def test_an_address_is_not_written_to(tmp_path, monkeypatch):
+def test_writing_to_a_url_is_refused(tmp_path, monkeypatch):
     """`--workdir=gs://bucket/run` made a local folder `gs:`, and the run was lost with its machine."""
     monkeypatch.chdir(tmp_path)
     addresses = ["gs://bucket/run", "s3://bucket/run", "file:///tmp/run", pathlib.Path("gs://bucket/run")]
@@ -207,7 +207,7 @@ def test_local_paths_are_written_directly(tmp_path, monkeypatch):
     assert pathlib.Path("runs/a:b").read_text() == "text"
 
 
-def test_one_meaning_of_remote():
+def test_remote_paths_are_recognized():
     remote = ["gs://bucket/a", "s3://b", "hf://owner/name", "file:///a", "/a", "a:b", "C:/a"]
     assert [file_io.is_remote(path) for path in remote] == [True] * 3 + [False] * 4
 
@@ -220,7 +220,7 @@ def test_one_meaning_of_remote():
         (["list.txt"], ValueError, r"list\.txt.*no lines"),
     ],
 )
-def test_no_image_at_all(given, error, message, images):
+def test_missing_images_are_reported(given, error, message, images):
     pathlib.Path("list.txt").write_text(" \n\n", encoding="utf-8")
     with pytest.raises(error, match=message):
         image_files.find(given)
@@ -240,11 +240,11 @@ def test_the_sha256_of_several_files(tmp_path):
 
 
 @pytest.mark.parametrize("write", ["file", "directory", "replaced file"])
-def test_written_files_survive_a_loss_of_power(write, tmp_path, monkeypatch):
+def test_written_files_survive_a_power_failure(write, tmp_path, monkeypatch):
     path = tmp_path / "a"
     if write == "replaced file":
         path.write_text("old")
-    disk = LossyDisk(monkeypatch, tmp_path)
+    disk = FaultyDisk(monkeypatch, tmp_path)
     if write == "directory":
         with file_io.atomic_directory(path) as temporary:
             pathlib.Path(temporary, "b").mkdir()
@@ -273,10 +273,10 @@ def test_only_a_directory_may_fail_to_be_synced(fails_for, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("synced, expected", [(True, "old"), (False, "")])
-def test_a_lossy_disk_loses_names_and_contents(synced, expected, tmp_path, monkeypatch):
+def test_simulated_power_failure_loses_unsynced_names_and_contents(synced, expected, tmp_path, monkeypatch):
     """The tests above can fail: an atomic write without any sync."""
     (tmp_path / "a").write_text("old")
-    disk = LossyDisk(monkeypatch, tmp_path)
+    disk = FaultyDisk(monkeypatch, tmp_path)
     if synced:
         file_io._sync(tmp_path / "a")
     (tmp_path / "b").write_text("new")

@@ -39,7 +39,7 @@ def test_arguments_of_the_caller():
         ("scale(1)|1", "1", ["not a name", "Expected: name or name(arguments)"]),
     ],
 )
-def test_errors_point_at_the_place(text, marked, words):
+def test_errors_point_at_the_position(text, marked, words):
     with pytest.raises(ValueError) as error:
         for call in literal_calls.parse(text, "filter"):
             call.create(call.function({"scale": scale}, "filter"))
@@ -51,7 +51,7 @@ def test_errors_point_at_the_place(text, marked, words):
         assert word in str(error.value)
 
 
-def test_errors_of_the_syntax_point_at_the_place():
+def test_syntax_errors_point_at_the_position():
     with pytest.raises(ValueError) as error:
         literal_calls.parse("scale('ä',, 2)", "filter")
     _, shown, carets, hint = str(error.value).splitlines()

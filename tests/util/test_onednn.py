@@ -12,7 +12,7 @@ from keras_vit.util import onednn
 @pytest.mark.parametrize("chosen", [None, "0"])
 @pytest.mark.parametrize("imported", [False, True])
 @pytest.mark.parametrize("is_x86", [False, True])
-def test_they_are_turned_on_unless_it_is_too_late_or_chosen(chosen, imported, is_x86, monkeypatch):
+def test_onednn_is_enabled_before_tensorflow_is_imported_unless_set(chosen, imported, is_x86, monkeypatch):
     monkeypatch.setattr(onednn, "_IS_X86", is_x86)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     if not imported:
@@ -25,7 +25,7 @@ def test_they_are_turned_on_unless_it_is_too_late_or_chosen(chosen, imported, is
 
 
 @pytest.mark.skipif(not onednn._IS_X86, reason="TensorFlow's choice is kept on other processors")
-def test_the_import_turns_them_on_before_keras_is_imported():
+def test_import_enables_onednn_before_keras_is_imported():
     code = (
         "import os, sys; sys.modules['keras'] = None\n"
         "try: import keras_vit\n"
@@ -46,7 +46,7 @@ def test_the_import_turns_them_on_before_keras_is_imported():
         (False, None, True, "GPU", 0),
     ],
 )
-def test_one_line_says_that_they_are_off(is_on, chosen, is_x86, device, lines, monkeypatch, caplog):
+def test_disabled_onednn_is_logged_in_one_line(is_on, chosen, is_x86, device, lines, monkeypatch, caplog):
     import tensorflow as tf
 
     monkeypatch.setattr(onednn, "_IS_X86", is_x86)
@@ -68,7 +68,7 @@ def test_one_line_says_that_they_are_off(is_on, chosen, is_x86, device, lines, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "1"])
-def test_tensorflow_has_read_the_variable(value):
+def test_tensorflow_reads_the_variable_of_onednn(value):
     """The function is not public."""
     code = "from keras_vit.util import onednn; import tensorflow; print(int(onednn.is_on()))"
     environment = {**os.environ, onednn.VARIABLE: value}

@@ -33,7 +33,7 @@ def drawn(terminal):
     return terminal.getvalue().split("\r\033[K")[1:]
 
 
-def test_a_line_on_a_terminal(clock):
+def test_progress_line_on_a_terminal(clock):
     terminal = Terminal()
     with progress.Progress("Work", 5, stream=terminal) as bar:
         assert drawn(terminal) == ["Work, 0:00, 5 images"]  # before anything is done
@@ -66,7 +66,7 @@ def test_the_remaining_time_does_not_grow_between_two_units(clock):
     assert [line.split(", ")[1] for line in lines] == ["0:20 left", "0:15 left", "0:10 left", "0:10 left"]
 
 
-def test_without_a_total(clock):
+def test_progress_without_a_total_shows_the_count(clock):
     terminal = Terminal()
     with progress.Progress("Download", unit="MiB", stream=terminal) as bar:
         clock.now += 100
@@ -74,7 +74,7 @@ def test_without_a_total(clock):
     assert drawn(terminal)[1] == "Download 1,200 MiB, 12.0 MiB/s"
 
 
-def test_more_than_the_total(clock):
+def test_progress_may_exceed_the_total(clock):
     """The total of a data set can be an estimate."""
     terminal = Terminal()
     with progress.Progress("Work", 5, stream=terminal) as bar:
@@ -126,7 +126,7 @@ def test_another_line_about_the_work_postpones_the_next_one(clock, logged):
     assert len(drawn(terminal)) == 42
 
 
-def test_short_work_leaves_no_line_in_a_log(clock, logged):
+def test_short_work_is_not_logged(clock, logged):
     with progress.Progress("Work", 4, stream=io.StringIO()) as bar:
         clock.now += 1.9
         bar.add(4)
@@ -148,7 +148,7 @@ def test_only_the_innermost_work_is_shown(clock):
     assert progress.current() is None
 
 
-def test_other_text_takes_the_place_of_the_line(clock):
+def test_other_output_replaces_the_progress_line(clock):
     file = io.BytesIO()
     terminal = progress.Terminal(file, write_through=True)
     terminal.isatty = lambda: True
@@ -158,7 +158,7 @@ def test_other_text_takes_the_place_of_the_line(clock):
     assert file.getvalue().decode() == "\r\033[KWork, 0:00\r\033[Kwarning: cold\nwarning: wet\n"
 
 
-def test_tracked_items(clock):
+def test_track_yields_all_items_and_shows_progress(clock):
     terminal = Terminal()
     found = []
     for item in progress.track("ab", "Letters", unit="letters", stream=terminal):
@@ -168,7 +168,7 @@ def test_tracked_items(clock):
     assert [line.partition(",")[0] for line in drawn(terminal)] == ["Letters", "Letters 1/2", "Letters 2/2", ""]
 
 
-def test_a_line_appears_although_nothing_is_done(monkeypatch):
+def test_progress_line_appears_before_the_first_update(monkeypatch):
     """A compiler returns to Python minutes later."""
     monkeypatch.undo()
     monkeypatch.setattr(progress, "_TICK", 0.001)
@@ -180,7 +180,7 @@ def test_a_line_appears_although_nothing_is_done(monkeypatch):
     assert set(drawn(terminal)) == {"Compiling, 0:00", ""}
 
 
-def test_durations():
+def test_durations_are_rounded_to_seconds():
     """Rounded to seconds before minutes and hours are counted: never 0:60."""
     found = {seconds: progress.duration(seconds) for seconds in (None, 3, 59.6, 75, 3599.6, 3723)}
     assert list(found.values()) == ["?", "0:03", "1:00", "1:15", "1:00:00", "1:02:03"]

@@ -54,7 +54,7 @@ def newest(folder):
     return int(manifests[-1].stem)
 
 
-def test_a_copy_is_published_and_read_elsewhere(store):  # noqa: F811
+def test_changed_files_are_uploaded_and_read_on_another_machine(store):  # noqa: F811
     """Only changed files are uploaded and downloaded; hidden files stay here; a file removed here is removed there."""
     with storage.written(RUN) as folder:
         write(folder, a_txt="a", deep__b_txt="b", _lock="here")
@@ -78,7 +78,7 @@ def test_a_copy_is_published_and_read_elsewhere(store):  # noqa: F811
     assert sorted(os.listdir(place)) == ["a.txt", "log-1.txt"]
 
 
-def test_a_manifest_is_deleted_before_its_arrays(store):  # noqa: F811
+def test_manifest_is_deleted_before_its_arrays(store):  # noqa: F811
     with storage.written(RUN) as folder:
         save(folder, 1)
     with storage.written(RUN) as folder:
@@ -88,7 +88,7 @@ def test_a_manifest_is_deleted_before_its_arrays(store):  # noqa: F811
 
 
 @pytest.mark.parametrize("uploads", range(1, 7))
-def test_a_kill_in_any_upload_leaves_a_whole_checkpoint(uploads, store):  # noqa: F811
+def test_kill_during_any_upload_leaves_a_complete_checkpoint(uploads, store):  # noqa: F811
     """The manifest follows its arrays, whatever the clock says of both, and the older checkpoint goes last."""
     with storage.written(RUN) as folder:
         save(folder, 1)
@@ -118,7 +118,7 @@ def moved():
 
 @pytest.mark.parametrize("how", ["fails", "killed before", "killed during", "killed after"])
 @pytest.mark.parametrize("address", [RUN, "s3://bucket/table.csv"])
-def test_what_was_not_uploaded_is_kept(address, how, store, monkeypatch):  # noqa: F811
+def test_files_that_were_not_uploaded_are_kept(address, how, store, monkeypatch):  # noqa: F811
     """The next start deleted it, although the error recommended the next start. No wait for the killed process."""
     for rows in ("1", "1, 2", "1, 2, 3"):
         with contextlib.ExitStack() as stack:
@@ -145,7 +145,7 @@ def test_what_was_not_uploaded_is_kept(address, how, store, monkeypatch):  # noq
 
 
 @pytest.mark.parametrize("is_other", [True, False])
-def test_changes_on_two_machines(is_other, store, monkeypatch, caplog):  # noqa: F811
+def test_changes_of_two_machines_are_both_kept(is_other, store, monkeypatch, caplog):  # noqa: F811
     """The files of the machine that was killed first are moved, all of them, and the others are continued."""
     monkeypatch.setattr(locks, "SILENCE", 0)
     with pytest.raises(Killed), storage.written(RUN) as folder:
@@ -171,7 +171,7 @@ def test_changes_on_two_machines(is_other, store, monkeypatch, caplog):  # noqa:
 
 
 @pytest.mark.parametrize("number", range(1, 12))
-def test_a_kill_in_a_download(number, store, monkeypatch):  # noqa: F811
+def test_killed_download_is_continued(number, store, monkeypatch):  # noqa: F811
     """Whenever it comes, the next start continues it, and nothing was changed here."""
     monkeypatch.setattr(locks, "SILENCE", 0)
     for machine, text in (("first", "1"), ("second", "2")):
@@ -190,7 +190,7 @@ def test_a_kill_in_a_download(number, store, monkeypatch):  # noqa: F811
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_no_row_is_lost(seed, store, tmp_path, monkeypatch):  # noqa: F811
+def test_killed_writers_lose_no_row(seed, store, tmp_path, monkeypatch):  # noqa: F811
     """Two machines continue a table and are killed at any operation. Each row is in the bucket or on a machine."""
     monkeypatch.setattr(locks, "SILENCE", 0)
     draws, rows, last = random.Random(seed), set(), None
@@ -224,7 +224,7 @@ def test_a_growing_output_is_uploaded_at_most_once_a_minute(store):  # noqa: F81
     assert found == ["0", "0", "0", "3"]
 
 
-def test_the_last_file_of_a_saved_model_is_the_one_that_makes_it_one(store):  # noqa: F811
+def test_saved_model_pb_is_uploaded_last(store):  # noqa: F811
     with storage.written("s3://bucket/served", small=True) as folder:
         pathlib.Path(folder, "1").mkdir(parents=True)
         for name in ("saved_model.pb", "fingerprint.pb", "card.json"):
@@ -242,7 +242,7 @@ def test_the_last_file_of_a_saved_model_is_the_one_that_makes_it_one(store):  # 
 
 
 @pytest.mark.parametrize("name", ["ETag", "etag", "generation", "LastModified"])
-def test_an_object_that_was_replaced_is_read_again(name, store, monkeypatch):  # noqa: F811
+def test_replaced_object_is_downloaded_again(name, store, monkeypatch):  # noqa: F811
     """Each of the names under which S3 and Google Cloud identify an object, of the same size at the same time."""
     states = {}
     info = lambda self, path, **_: {"name": path, "type": "file", "size": 1, **states}  # noqa: E731
@@ -253,7 +253,7 @@ def test_an_object_that_was_replaced_is_read_again(name, store, monkeypatch):  #
         assert pathlib.Path(storage.fetched(RUN), "a.txt").read_text() == min(content, "2")
 
 
-def test_folders_with_similar_names_are_published_apart(store):  # noqa: F811
+def test_folders_with_similar_names_are_uploaded_separately(store):  # noqa: F811
     with storage.written(RUN) as folder, storage.written(f"{RUN}2") as other:
         write(folder, a_txt="a")
         store.log.clear()
@@ -266,11 +266,11 @@ def test_folders_with_similar_names_are_published_apart(store):  # noqa: F811
 @pytest.mark.parametrize(
     ("path", "expected"), [("s3://a/b", True), ("gs://a/b", True), ("gs://vit_models/a", False), ("hf:a/b", False)]
 )
-def test_published_weights_are_not_addresses(path, expected):
+def test_bucket_urls_are_recognized(path, expected):
     assert storage.is_bucket_url(path) == expected
 
 
-def test_a_file_comes_with_its_card_and_configuration(store):  # noqa: F811
+def test_file_is_downloaded_with_its_card_and_configuration(store):  # noqa: F811
     write(store.root / "bucket", m_tflite="model", m_tflite_json="{}", config_json="{}", other_tflite="x")
     place = pathlib.Path(storage.fetched("s3://bucket/m.tflite"))
     assert sorted(os.listdir(place.parent)) == ["config.json", "m.tflite", "m.tflite.json"]
@@ -281,7 +281,7 @@ def test_a_file_comes_with_its_card_and_configuration(store):  # noqa: F811
 
 
 @pytest.mark.parametrize("kind", ["read", "written"])
-def test_the_parts_of_a_file(kind, store):  # noqa: F811
+def test_parts_of_a_file_are_found_by_name(kind, store):  # noqa: F811
     """A copy for reading also has the configurations in the folder."""
     copy = storage._Copy("s3://bucket/a/m.safetensors", kind)
     parts = ["m.safetensors", "m.safetensors.index.json", "m-00001-of-00002.safetensors", "m_config.json", "m.bin"]
@@ -291,7 +291,7 @@ def test_the_parts_of_a_file(kind, store):  # noqa: F811
     assert copy._has("config.json") == (kind == "read")
 
 
-def test_checkpoints_are_read_where_they_are_needed(store):  # noqa: F811
+def test_checkpoints_are_downloaded_only_if_requested(store):  # noqa: F811
     contents = {"metrics_jsonl": "{}", "model_keras": "weights", "checkpoints__5_data": "a", "tensorboard__e": "events"}
     write(store.root / "bucket" / "run", **contents)
     sizes = []
@@ -326,7 +326,7 @@ def test_a_second_writer_is_refused(store, monkeypatch):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_other_workers_wait_for_the_one_that_writes(store, monkeypatch):  # noqa: F811
+def test_other_workers_wait_for_the_writing_worker(store, monkeypatch):  # noqa: F811
     """It may have to wait until the ownership of its killed predecessor expires. A living one renews its own."""
     monkeypatch.setattr(locks, "REFRESH", 0.05)
     monkeypatch.setattr(locks, "SILENCE", 0.4)
@@ -350,14 +350,14 @@ def test_other_workers_wait_for_the_one_that_writes(store, monkeypatch):  # noqa
         assert found == [os.getpid()] * 2
 
 
-def test_a_replaced_owner_publishes_nothing(store, monkeypatch):  # noqa: F811
+def test_process_that_lost_its_lease_uploads_nothing(store, monkeypatch):  # noqa: F811
     with pytest.raises(OSError, match=f"{RUN}.*took over the URL"), storage.written(RUN) as folder:
         write(folder, a_txt="a")
         (store.root / "bucket" / "run.lock-owner").write_text('{"key": "other"}')
     assert objects() == {"bucket/run.lock-owner": '{"key": "other"}'}
 
 
-def test_two_processes_do_not_create_the_same_owner(store):  # noqa: F811
+def test_only_one_of_several_processes_acquires_the_lease(store):  # noqa: F811
     """They start at the same moment."""
     barrier, owners, refused = threading.Barrier(4), [], []
 
@@ -387,12 +387,12 @@ def test_two_processes_do_not_create_the_same_owner(store):  # noqa: F811
 
 
 @pytest.mark.parametrize("address", ["s3://bucket", "s3://bucket/", "s3://", "gs://bucket/a/../b", "s3://bucket//a"])
-def test_an_address_names_a_bucket_and_a_place_in_it(address, store):  # noqa: F811
+def test_url_without_a_bucket_or_a_path_is_refused(address, store):  # noqa: F811
     with pytest.raises(ValueError, match="BUCKET/NAME"):
         storage.fetched(address)
 
 
-def test_missing_parts_are_named(store, monkeypatch):  # noqa: F811
+def test_missing_objects_and_packages_are_named(store, monkeypatch):  # noqa: F811
     with pytest.raises(FileNotFoundError, match=RUN):
         storage.fetched(RUN)
     monkeypatch.setitem(sys.modules, "fsspec", None)
@@ -401,5 +401,5 @@ def test_missing_parts_are_named(store, monkeypatch):  # noqa: F811
     assert storage.fetched("runs/digits") == "runs/digits"  # without the package
 
 
-def test_texts_name_the_address(store):  # noqa: F811
+def test_messages_show_the_url_of_local_copies(store):  # noqa: F811
     assert file_io.shown(f"in {storage._Copy(RUN, 'read').path}/a and /b") == f"in {RUN}/a and /b"

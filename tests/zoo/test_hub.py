@@ -41,7 +41,7 @@ def model(local_hub, files):  # noqa: F811
         ("hf:a/b/x.safetensors", "hf:a/b/x.safetensors"),
     ],
 )
-def test_spellings(text, address):
+def test_every_spelling_of_a_hub_name_is_accepted(text, address):
     assert hub.canonical_name(text) == zoo.parse_weights_name(text).location == address
 
 
@@ -103,7 +103,7 @@ def test_without_a_network_the_cache_is_used(model, monkeypatch):
         zoo.resolve("hf:a/c")
 
 
-def test_a_gated_model(model):
+def test_gated_model_names_the_license_page(model):
     model.gated.add("a/b")
     with pytest.raises(PermissionError, match="accept its license at https://huggingface.co/a/b, and log in") as error:
         zoo.resolve("hf:a/b")
@@ -111,19 +111,19 @@ def test_a_gated_model(model):
 
 
 @pytest.mark.parametrize("text,part", [("hf:no/model", "no model 'no/model'"), ("hf:a/b@v9", "no revision 'v9'")])
-def test_models_that_are_not_on_the_hub(text, part, model):
+def test_models_missing_on_the_hub_are_reported(text, part, model):
     with pytest.raises(FileNotFoundError, match=part):
         zoo.resolve(text)
 
 
-def test_a_model_without_safetensors(model, files):
+def test_model_without_safetensors_is_refused(model, files):
     model.repositories["a/b"] = {name: files[name] for name in ("config.json", "pytorch_model.bin")}
     with pytest.raises(OSError, match=r"no .safetensors file.*pytorch_model.bin"):
         zoo.resolve("hf:a/b")
     assert "pytorch_model.bin" not in model.sent
 
 
-def test_models_with_other_names_of_their_files(model, files):
+def test_single_safetensors_file_of_any_name_is_found(model, files):
     one = {"config.json": files["config.json"], "x.safetensors": files["model.safetensors"], "onnx/y.safetensors": b""}
     model.repositories |= {"a/one": one, "a/two": {**one, "y.safetensors": files["model.safetensors"]}}
     assert os.path.basename(zoo.resolve(f"hf:a/one@{COMMIT}")) == "x.safetensors"
@@ -136,7 +136,7 @@ def test_models_with_other_names_of_their_files(model, files):
         zoo.resolve("hf:a/two/z.safetensors")
 
 
-def test_a_model_that_was_put_by_hand_needs_no_package(tmp_path, monkeypatch):
+def test_manually_placed_model_needs_no_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))

@@ -46,7 +46,7 @@ def place(directory, path, content=b"x"):
     return str(target)
 
 
-def test_the_catalogue():
+def test_listed_weights_are_unique_and_have_a_model():
     entries = zoo.list_weights()
     assert len({(entry.model, entry.name) for entry in entries}) == len(entries)
     assert len({entry.path for entry in entries}) == len(entries)
@@ -118,7 +118,7 @@ def test_the_table_names_project_and_paper():
 
 
 @pytest.mark.slow
-def test_another_padding_than_that_of_the_training_is_said(tmp_path, monkeypatch, caplog):
+def test_padding_other_than_in_training_is_reported(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path))
     arguments = dict(block_sizes=(1, 1), image_size=32, classes=21_843)
     source = models.BiTResNet(**arguments, pool_padding="zeros")
@@ -143,7 +143,7 @@ def test_paths_are_taken_as_they_are(tmp_path):
             zoo.resolve(wrong, "ViT-B/16")
 
 
-def test_mirrors(tmp_path, monkeypatch):
+def test_weights_are_found_in_a_mirror(tmp_path, monkeypatch):
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
     entry = zoo.find("ViT-Ti/16", "augreg")
     path = place(tmp_path / "mirror", entry.path)
@@ -155,7 +155,7 @@ def test_mirrors(tmp_path, monkeypatch):
     assert zoo.parse_weights_name(hybrid.url).location == hybrid.path  # the address has %2B in place of +
 
 
-def test_names_that_are_nearly_right():
+def test_unknown_names_are_refused_with_a_suggestion():
     with pytest.raises(
         ValueError, match=r"ViT-B/16 has no published weights named 'imagenet'\. Did you mean 'augreg'\?"
     ):
@@ -205,7 +205,7 @@ WHOLE = (GOLDEN / "vit_gap.npz").read_bytes()
 NAMES = "ViT-S/32", "augreg-224"
 
 
-def test_downloads_are_kept_and_never_half_done(tmp_path, monkeypatch):
+def test_downloads_are_cached_and_complete(tmp_path, monkeypatch):
     offline = urllib.error.URLError("no route to host")
     calls = serve(monkeypatch, offline, Response(WHOLE, end=1000), Response(WHOLE))
     entry = zoo.find(*NAMES)
@@ -283,13 +283,13 @@ def test_a_file_that_was_damaged_in_the_cache_is_downloaded_again(tmp_path, monk
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "9" * 5000, "\u00b2", "1, 1"])
-def test_a_content_length_that_is_not_a_number(length, monkeypatch):
+def test_invalid_content_length_is_refused(length, monkeypatch):
     serve(monkeypatch, Response(WHOLE, length=length))
     with pytest.raises(OSError, match="Content-Length"):
         zoo.resolve(*reversed(NAMES))
 
 
-def test_size_and_time_of_a_download_are_bounded(monkeypatch):
+def test_size_and_time_of_a_download_are_limited(monkeypatch):
     serve(monkeypatch, *(Response(WHOLE, length=length) for length in ("1000000", "0", "0")))
     with monkeypatch.context() as patched:
         patched.setattr(cache, "_MAX_BYTES", len(WHOLE) - 1)
@@ -309,7 +309,7 @@ def test_a_download_may_have_the_largest_size(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_download_that_drips_ends(tmp_path, monkeypatch):
+def test_slow_download_times_out(tmp_path, monkeypatch):
     """`read` waited for whole blocks, and the time limit of a socket begins anew with each byte."""
 
     class Drip(http.server.BaseHTTPRequestHandler):
@@ -361,12 +361,12 @@ def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
         f"https://{cache.HOST}/bucket/%2e%2e/%2e%2e/x.npz",
     ],
 )
-def test_addresses_elsewhere_are_refused(address):
+def test_urls_of_other_hosts_are_refused(address):
     with pytest.raises(ValueError):
         zoo.resolve(address, "ViT-B/16")
 
 
-def test_classes_of_imagenet():
+def test_class_names_of_imagenet():
     small, large = zoo.imagenet_classes(1000), zoo.imagenet_classes(21_843)
     assert small[0] == ("n01440764", "tench, Tinca tinca") and small[999][0] == "n15075141"
     assert len(large) == 21_843 and large[0] == ("n00004475", "organism, being")
@@ -376,7 +376,7 @@ def test_classes_of_imagenet():
         zoo.imagenet_classes(10)
 
 
-def test_decode_predictions():
+def test_decode_predictions_returns_class_names():
     predictions = np.zeros((2, 1000), "float32")
     predictions[0, [281, 285]] = 3.0, 2.0
     predictions[1, 999] = 0.5
@@ -394,7 +394,7 @@ def test_decode_predictions():
 
 
 @pytest.mark.slow
-def test_heads_bring_their_classes(tmp_path, monkeypatch, caplog):
+def test_weights_with_a_head_have_class_names(tmp_path, monkeypatch, caplog):
     # A small model stands for the published one.
     arguments = dict(hidden_size=32, num_layers=1, num_heads=2, mlp_dim=32, patch_size=16, image_size=32)
     model = models.VisionTransformer(**arguments, classes=1000)

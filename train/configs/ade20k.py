@@ -22,7 +22,7 @@ in the list of published weights: pass their folder.
 Published: mIoU 44.3% for S/14, 47.3% for B/14, 47.7% for L/14 of DINOv2; 47.0% for S/16, 51.8% for B/16 and 54.9% for
 L/16 of DINOv3. Not run here.
 Cost: 0.37 TPUv3-core-days for B/14 by `keras-vit plan`; a third of this if the encoder's backward pass is omitted.
-Smaller machines: `--config.optim.accumulation_steps=4`, and `--config.total_steps=4000` for a first impression.
+Smaller machines: `--config.optim.accumulation_steps=4`, and `--steps=4000` for a first impression.
 """
 
 from keras_vit import recipe

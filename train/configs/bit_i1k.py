@@ -8,7 +8,7 @@ Paper: "Big Transfer (BiT)", https://arxiv.org/abs/1912.11370, with big_vision's
 Published: 32 minutes on a TPUv3-128 for R50x1; the accuracy with these settings is not published. Not run here.
 Cost: 1.8 TPUv3-core-days for R50x1 by `keras-vit plan`.
 Smaller machines: the learning rate is proportional to the batch, and the decay per step follows it. With
-`--config.data.batch_size=256`, set `--config.optim.learning_rate=0.1` and sixteen times as many steps.
+`--batch_size=256`, set `--learning_rate=0.1` and sixteen times as many steps.
 """
 
 from keras_vit import models, recipe

@@ -7,7 +7,7 @@ https://arxiv.org/abs/2106.10270, with mixup and CutMix as in DeiT, https://arxi
 
 Published: nothing for these settings. Not run here.
 Cost: 0.016 TPUv3-core-days by `keras-vit plan`; days on a CPU.
-Smaller machines: `--config.total_steps=4883 --config.model.arguments.num_layers=6` takes a quarter of the 19,531 steps.
+Smaller machines: `--steps=4883 --config.model.arguments.num_layers=6` takes a quarter of the 19,531 steps.
 On two cores, train `fashion_mnist` or `digits` instead.
 """
 

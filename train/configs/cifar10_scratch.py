@@ -10,7 +10,7 @@ Stochastic depth is added because training takes 200 epochs instead of 34.
 Published: nothing for these settings. Reported accuracies of small ViTs from scratch are usually 90 to 95%. Not run
 here.
 Cost: 0.016 TPUv3-core-days by `keras-vit plan`; days on a CPU.
-Smaller machines: `--config.total_steps=4883 --config.model.arguments.num_layers=6` takes a quarter of the 19,531 steps
+Smaller machines: `--steps=4883 --config.model.arguments.num_layers=6` takes a quarter of the 19,531 steps
 and six of the eight layers. On two cores, train `fashion_mnist` or `digits` instead.
 """
 

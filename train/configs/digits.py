@@ -7,7 +7,7 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929. The si
 Mixup regularizes: with dropout instead, other seeds lost up to five points in as many steps.
 Published: nothing for this model. The measured accuracy is in `benchmarks/demo.json` and docs/results.md.
 Cost: about a minute of CPU time; 7.7e11 operations by `keras-vit plan`.
-Smaller machines: `--config.total_steps=300`, half of the steps.
+Smaller machines: `--steps=300`, half of the steps.
 """
 
 from keras_vit import recipe

@@ -9,7 +9,7 @@ The images are read from the published IDX files. `--config=fashion_mnist:/my/fo
 folder.
 Published: nothing of this size. The measured accuracy is in docs/results.md, next to other models.
 Cost: see docs/results.md; 8.8e13 operations by `keras-vit plan`.
-Smaller machines: `--config.total_steps=4680` (10 epochs).
+Smaller machines: `--steps=4680` (10 epochs).
 """
 
 from keras_vit import recipe

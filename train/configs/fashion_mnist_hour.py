@@ -27,7 +27,7 @@ Transformers", https://arxiv.org/abs/2104.05704). Test accuracy here, with three
 Cost on two cores: bit takes 33 minutes on an AMD EPYC with `avx512_bf16`, and vit takes 53 minutes on an Intel Xeon
 with `amx_bf16`. According to `keras-vit plan`, bit, hybrid and vit take 2.7e14, 1.5e14 and 3.0e14 operations. On
 processors without bfloat16 instructions, add `--config.precision=float32`, which makes the steps of bit twice as fast.
-Smaller machines: `--config.total_steps=936` for vit, and 1874 for bit and hybrid (2 epochs).
+Smaller machines: `--steps=936` for vit, and 1874 for bit and hybrid (2 epochs).
 """
 
 from keras_vit import recipe

@@ -11,7 +11,7 @@ Like the hybrid, both models take 11 to 12 million multiply-adds per image and t
 four IDX files can follow: `:vit,/my/folder`.
 Published: nothing of this size. The results of `bit` are in docs/results.md; `vit` was not measured.
 Cost: see docs/results.md.
-Smaller machines: `--config.total_steps=1404` (3 epochs).
+Smaller machines: `--steps=1404` (3 epochs).
 """
 
 from keras_vit import recipe

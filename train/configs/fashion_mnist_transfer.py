@@ -11,11 +11,11 @@ resolution, and the position embeddings are resized to the new grid
 
 The two held-out classes are T-shirts and shirts, the pair that is hardest to distinguish. The model is trained on 500
 images of each held-out class for 100 steps, with pre-training (`finetune`) and without it (`scratch`). `scratch` uses
-the learning rate of `pretrain`; with `--config.optim.learning_rate=0.0005` it uses the learning rate of `finetune`. The
+the learning rate of `pretrain`; with `--learning_rate=0.0005` it uses the learning rate of `finetune`. The
 folder with the two files that `benchmarks.results` prepares can follow: `:scratch,/my/folder`.
 Published: nothing of this size. The measured results are in docs/results.md.
 Cost: see docs/results.md.
-Smaller machines: `--config.total_steps=500` for pre-training.
+Smaller machines: `--steps=500` for pre-training.
 """
 
 import os

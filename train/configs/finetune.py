@@ -11,7 +11,7 @@ Data sets: imagenet2012, cifar10, cifar100, pets, flowers, and vtab:TASK (see `k
 Settings: SGD with momentum, batches of 512, cosine schedule, gradient clipping at 1, no weight decay. The image size is
 384 pixels. On ImageNet, it is 512 pixels for L/16 and 518 pixels for H/14, both with a Polyak average of 0.9999.
 Learning rates: the paper chooses them on held-out data, from 0.003, 0.01, 0.03 and 0.06 for ImageNet, and from 0.001,
-0.003, 0.01 and 0.03 for other data. `--config.optim.learning_rate=0.01` sets the learning rate.
+0.003, 0.01 and 0.03 for other data. `--learning_rate=0.01` sets the learning rate.
 For H/14 on other data, the image size is 378 pixels, or 27 patches per side. The paper uses 384 pixels, of which the
 patches do not cover the last six.
 Dropout: 0.1 for L/16, H/14 and the R50 hybrids, and 0 for the other models, as in the published configurations.
@@ -23,7 +23,7 @@ Not run here.
 Cost: B/16 takes 2.2 hours on CIFAR-10 and 6.5 hours on ImageNet, as published, on an unknown number of A100s;
 1.1 and 2.1 TPUv3-core-days by `keras-vit plan`.
 Data: TensorFlow Datasets downloads CIFAR, Pets and Flowers automatically.
-Smaller machines: short schedules are almost as accurate. `--config.total_steps=500
+Smaller machines: short schedules are almost as accurate. `--steps=500
 --config.optim.schedule.warmup_steps=50` reaches 98.59% on CIFAR-10, as published. A step has 8 micro-batches.
 `--config.optim.accumulation_steps=64` takes an eighth of the memory, and `--config.model.remat=blocks` saves more.
 """

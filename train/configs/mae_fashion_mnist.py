@@ -10,7 +10,7 @@ The images are read from the published IDX files. `--config=mae_fashion_mnist:/m
 folder. report.png and the page show images, their visible patches, and reconstructions.
 Published: nothing of this size. The results of fine-tuning the encoder with few labels are in docs/results.md.
 Cost: 9 minutes on one core of an AMD EPYC.
-Smaller machines: `--config.total_steps=936` (2 epochs).
+Smaller machines: `--steps=936` (2 epochs).
 """
 
 from keras_vit import recipe

@@ -15,7 +15,7 @@ with zeros instead of random weights. `keras-vit evaluate --evaluators=linear_pr
 pass, without augmentation.
 Published: 68.0% top-1 for B/16, 75.8% for L/16, 76.6% for H/14, after 1,600 epochs of pre-training. Not run here.
 Cost: 7.6 TPUv3-core-days for B/16 by `keras-vit plan`; a third of this if the encoder's backward pass is omitted.
-Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.4` and 16 times as many steps.
+Smaller machines: `--batch_size=1024 --learning_rate=0.4` and 16 times as many steps.
 """
 
 from keras_vit import recipe

@@ -13,7 +13,7 @@ Published, after 1,600 epochs and fine-tuning: 83.6% top-1 for B/16, 85.9% for L
 Cost: 38 TPUv3-core-days for 800 epochs of B/16 by `keras-vit plan`.
 According to the TPU's compiler, B/16 with a batch of 4,096 images needs 21.88 GiB per chip on 8 chips of v5e and does
 not fit. With `--config.optim.accumulation_steps=2`, it needs 15.33 GiB per chip and fits.
-Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.0006` and four times as many steps;
+Smaller machines: `--batch_size=1024 --learning_rate=0.0006` and four times as many steps;
 `--config.optim.accumulation_steps=8` divides a step into 8 micro-batches.
 """
 

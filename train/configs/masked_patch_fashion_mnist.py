@@ -12,7 +12,7 @@ The images are read from the published IDX files. `--config=masked_patch_fashion
 another folder. report.png and the page show images, the model's corrupted inputs, and reconstructions.
 Published: nothing of this size. The results of fine-tuning the encoder with few labels are in docs/results.md.
 Cost: 11 minutes on one core of an AMD EPYC.
-Smaller machines: `--config.total_steps=936` (2 epochs).
+Smaller machines: `--steps=936` (2 epochs).
 """
 
 from keras_vit import recipe

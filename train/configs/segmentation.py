@@ -2,7 +2,7 @@
 
     keras-vit train --config=segmentation --data="folder:images#masks=masks" --workdir=runs/pixels
     keras-vit train --config=segmentation --data="folder:images#masks=masks" --model=ViT_S14 --weights=dinov2 \
-        --image_size=448 --adapt=head --config.optim.learning_rate=1e-3
+        --image_size=448 --adapt=head --learning_rate=1e-3
     keras-vit train "folder:images#masks=masks"
 
 `images` is a folder of images. `masks` is a folder of PNG files with the same names, which contain a class number for
@@ -16,7 +16,7 @@ borders with transposed convolutions. The score is the mean intersection over un
 evaluation split.
 
 Cost: 500 steps of 16 images for up to 20,000 images; B/16 at 224 pixels takes 8.5e14 operations.
-Smaller machines: `--model=ViT_Ti16`, and `--config.total_steps=100 --config.optim.schedule.warmup_steps=20`.
+Smaller machines: `--model=ViT_Ti16`, and `--steps=100 --config.optim.schedule.warmup_steps=20`.
 """
 
 from keras_vit import recipe

@@ -15,7 +15,7 @@ public), imagenet21k, imagenet2012.
 Published: 79.9% top-1 on ImageNet for B/16, 2% more than from scratch; 100,000 steps achieve most of this gain. Not run
 here.
 Cost: 272 TPUv3-core-days for B/16 by `keras-vit plan`.
-Smaller machines: `--config.total_steps=100000`; `--config.optim.accumulation_steps=8` divides a step into 8
+Smaller machines: `--steps=100000`; `--config.optim.accumulation_steps=8` divides a step into 8
 micro-batches.
 """
 

@@ -62,6 +62,8 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
         fields, reasons[name] = rule(facts, wanted)
         recipe = recipes.replace(recipe, fields)
     recipe, of_machine = _that_fits(recipe, change, facts)
+    recipe = _with_all_images(recipe, change, facts.images)
+    data = change(recipe).data
     if data.eval_split == data.test_split:
         recipe = recipes.replace(recipe, {"patience": 0})  # no images choose when to stop
     _log(recipe, change(recipe), reasons | of_machine)
@@ -101,6 +103,18 @@ def _with_splits(recipe: recipes.Recipe, change: Change) -> tuple[recipes.Recipe
     )
     logging.info(text, opened.num_examples, enough)
     return recipes.replace(recipe, {"data.eval_split": test, "data.test_split": test}), opened
+
+
+def _with_all_images(recipe: recipes.Recipe, change: Change, fewer: int) -> recipes.Recipe:
+    """Return the recipe with all training images if only a head is fitted: cross-validation chooses its strength."""
+    used, test = change(recipe), recipe.data.test_split
+    part, whole = splits.part_of(used.data.train_split)
+    if used.total_steps or not part or not test:
+        return recipe
+    count = used.head_images
+    if count == fewer:
+        count = open_source(used.data.source, split=whole).num_examples
+    return recipes.replace(recipe, {"data.train_split": whole, "data.eval_split": test, "head_images": count})
 
 
 def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:

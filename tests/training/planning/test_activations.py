@@ -15,7 +15,7 @@ from tests import selection
 from tests.models import variants
 
 
-def test_activations_grow_as_the_architecture_says():
+def test_activation_memory_follows_the_architecture():
     base = cost.of_variant("ViT-B/16")
     # A block saves 8 vectors of D and 2 of the MLP's width per token, and the attention weights.
     block = 197 * (8 * 768 + 2 * 3072) + 12 * 197**2
@@ -78,7 +78,7 @@ KEPT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", selection.cases(KEPT, ("gap", "hybrid")))
-def test_activations_are_those_that_tensorflow_keeps(name):
+def test_counted_activations_match_tensorflow(name):
     assert kept_by_tensorflow(small("gap" if name == "chunks" else name, **KEPT[name])) == counted(name)
 
 
@@ -141,7 +141,7 @@ def kept_by_tensorflow(model, padded_copies=True):
 
 
 @pytest.mark.exhaustive
-def test_activations_are_those_that_jax_keeps_op_by_op():
+def test_counted_activations_match_jax_without_compilation():
     program = """
 import jax, keras, numpy as np
 from keras_vit.training.planning import cost
@@ -164,7 +164,7 @@ for name in ("gap", "hybrid", "bit"):
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's count of a process's memory")
-def test_a_step_that_is_not_compiled_takes_so_many_times_the_activations():
+def test_memory_of_an_uncompiled_step_is_a_multiple_of_its_activations():
     program = """
 import sys
 import tensorflow as tf

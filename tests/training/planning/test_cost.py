@@ -70,7 +70,7 @@ def test_built_models_have_the_counted_weights_and_operations(name):
 
 
 @pytest.mark.slow
-def test_sides_of_images_and_patches_count_apart():
+def test_rectangular_images_and_patches_are_counted():
     """Images and patches that are higher than wide."""
     sizes = {**tiny.ARGUMENTS, "image_size": (24, 12), "patch_size": (3, 2), "position_embedding": "learned2d"}
     model = VisionTransformer(**sizes, classes=2)
@@ -135,7 +135,7 @@ def test_models_without_a_name_have_no_costs():
     assert cost.of_variant("ViT_B16") == cost.of_variant("ViT-B/16")  # the name of the constructor
 
 
-def test_plan_of_a_recipe():
+def test_plan_of_a_recipe_counts_time_and_memory():
     recipe = recipes.Recipe(
         total_steps=1_000,
         precision="mixed_bfloat16",
@@ -166,7 +166,7 @@ def test_plan_of_a_recipe():
     assert planned.core_days() == planned.core_days(0.3)
 
 
-def test_plan_of_a_distillation(tmp_path):
+def test_plan_of_a_distillation_includes_the_teacher(tmp_path):
     task = f"distillation({str(tmp_path)!r})"
     student = recipes.Recipe(model=recipes.Model("ViT-S/16"), data=recipes.Data(batch_size=8), task=task)
     alone = plan.of_recipe(student, classes=10)
@@ -191,7 +191,7 @@ def test_plan_of_a_distillation(tmp_path):
         ({"name": "sgd", "ema_momentum": 0.9, "accumulation_steps": 2}, 4 + 8 + 4 + 4),
     ],
 )
-def test_memory_of_a_device(optim, bytes_per_weight):
+def test_memory_per_device_counts_weights_and_optimizer_slots(optim, bytes_per_weight):
     """Ten images on four devices are three at a time, or two micro-batches of two."""
     recipe = recipes.Recipe(data=recipes.Data(batch_size=10), optim=recipes.Optim(**optim))
     planned = plan.of_recipe(recipe, classes=10, devices=4)

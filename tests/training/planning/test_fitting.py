@@ -16,7 +16,7 @@ from keras_vit import zoo
 from keras_vit.outputs import of as kind_of
 from keras_vit.training.chosen_recipe import Choices, recipe_of, seconds_of
 from keras_vit.training.planning import fitting, plan, rules
-from tests.data import pictures
+from tests.data import example_images
 from tests.recipe import toy
 
 FACTS = rules.Facts(images=1_600, test_images=400, outputs=3, kind=kind_of("class"), gpus=0, memory=8e9, cores=2)
@@ -42,14 +42,14 @@ def machine(monkeypatch):
 
 @pytest.fixture
 def photos(tmp_path):
-    return pictures.folder(tmp_path / "photos")
+    return example_images.folder(tmp_path / "photos")
 
 
 def chosen(name, facts=FACTS, recipe=PRETRAINED, **fields):
     return rules.RULES[name](dataclasses.replace(facts, **fields), recipe)[0]
 
 
-def test_which_weights_are_trained_and_how():
+def test_adapt_follows_the_number_of_images():
     assert chosen("adapt") == chosen("adapt", images=19_999) == {"adapt": "lora"}
     few = {"kind": kind_of("class"), "outputs": 10}  # the head alone below 20 images per class
     assert [chosen("adapt", images=images, **few)["adapt"] for images in (199, 200)] == ["head", "lora"]
@@ -81,7 +81,7 @@ def test_a_batch_divides_among_the_devices():
     assert chosen("batch", kind=kind_of("mask"))["data.batch_size"] == 16
 
 
-def test_only_many_images_learned_from_scratch_are_mixed():
+def test_mixup_is_used_only_for_many_images_from_scratch():
     scratch = recipes.replace(PRETRAINED, {"model.weights": None})
     assert chosen("augmentation") == {
         "data.pp_train": "decode|inception_crop(224, 50, antialias=True)|flip_lr|value_range(-1, 1)"
@@ -110,7 +110,7 @@ def test_only_many_images_learned_from_scratch_are_mixed():
         (20_000, 3, 1_280_000),
     ],
 )
-def test_images_seen(images, outputs, expected):
+def test_images_seen_by_a_pretrained_model(images, outputs, expected):
     """Without a fitted head."""
     recipe = recipes.replace(PRETRAINED, {"data.batch_size": 32 if images < 5_000 else 128})
     fields, reason = rules.steps(dataclasses.replace(FACTS, images=images, outputs=outputs), recipe)
@@ -128,7 +128,7 @@ def test_images_seen_from_scratch(images, outputs, expected):
     assert rules.images_seen(dataclasses.replace(FACTS, images=images, outputs=outputs), scratch) == expected
 
 
-def test_large_data_sets_are_seen_as_bit_sees_them():
+def test_images_seen_of_large_data_sets_match_bit():
     seen = [rules.images_seen(dataclasses.replace(FACTS, images=n), PRETRAINED) for n in (499_999, 500_000)]
     assert seen == [128 * 10_000, 128 * 20_000]
     seen = [
@@ -138,7 +138,7 @@ def test_large_data_sets_are_seen_as_bit_sees_them():
     assert seen == [PRETRAINED.data.batch_size * steps for steps in (500, 10_000)]
 
 
-def test_time_that_an_adaptation_takes():
+def test_estimated_time_of_every_adaptation():
     """Two thirds of all operations without the gradients of the weights, one third without a backward pass."""
     adapted = ("all", "lora(rank=4)", "bias", "head", "last(2)")
     seconds = [rules.seconds_for(FACTS, recipes.replace(PRETRAINED, {"adapt": adapt}), 6e12) for adapt in adapted]
@@ -166,17 +166,17 @@ def test_the_number_of_images_to_whose_features_the_head_is_fitted():
 @pytest.mark.parametrize(
     ("pixels", "sizes"), [(0, [518, 378, 252]), (28, [56]), (8, [56]), (150, [308, 252]), (1_000, [518, 378, 252])]
 )
-def test_small_images_are_enlarged_to_twice_their_size_and_four_patches(pixels, sizes):
+def test_small_images_are_enlarged_to_at_most_twice_their_size_and_at_least_four_patches(pixels, sizes):
     recipe = recipes.replace(PRETRAINED, {"model.image_size": 518})
     assert rules.image_sizes(dataclasses.replace(FACTS, pixels=pixels), recipe, 14) == sizes
 
 
-def test_as_many_evaluations_as_the_share_and_the_number_allow():
+def test_number_of_evaluations_is_limited_by_time_and_count():
     """40% of 3,200 images are 3.2 times 400 images. There are at most ten evaluations."""
     assert [rules.of_steps(100, 32, images)["eval_every"] for images in (400, 1)] == [34, 10]
 
 
-def test_the_patch_size_of_a_model():
+def test_patch_size_of_a_model_is_found():
     found = [
         fitting._patch(recipes.Model(variant, arguments=arguments))
         for variant, arguments in (("ViT-S/14", {}), ("BiT-R50x1", {}), ("ViT-S/16", {"patch_size": (4, 8)}))
@@ -197,7 +197,7 @@ def test_the_patch_size_of_a_model():
         ("adapt", PRETRAINED, {"kind": kind_of("mask")}, "masks"),
     ],
 )
-def test_reasons(rule, recipe, facts, reason):
+def test_reason_of_every_rule_is_stated(rule, recipe, facts, reason):
     assert rules.RULES[rule](dataclasses.replace(FACTS, **facts), recipe)[1] == reason
 
 
@@ -255,7 +255,7 @@ def test_few_small_images_train_only_the_head(photos, caplog):
     assert images.endswith("(for images of 24 pixels)") and steps.endswith("(only the head is fitted)")
 
 
-def test_a_gpu_whose_memory_is_not_known(monkeypatch):
+def test_unknown_gpu_memory_is_assumed(monkeypatch):
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: ["gpu"] * 2)
     for found, expected in ((8e10, 8e10), (math.inf, 16e9)):
         monkeypatch.setattr(fitting.memory, "gpu_memory", lambda found=found: found)
@@ -338,7 +338,7 @@ def test_one_step_and_a_time_are_stated_as_such(machine, photos, caplog):
 
 
 @pytest.mark.parametrize(("cats", "is_shown"), [(6, True), (5, False)])
-def test_classes_of_different_sizes(cats, is_shown, caplog):
+def test_imbalanced_classes_are_reported(cats, is_shown, caplog):
     """From three times as many images on."""
     labels = np.array([0] * cats + [1] * 2 + [2] * 3)
     source = types.SimpleNamespace(labels=lambda: labels, num_classes=3, class_names=("cat", "dog", "eel"))
@@ -393,12 +393,12 @@ def test_a_run_is_named_after_its_data(choices, expected):
 @pytest.mark.parametrize(
     ("text", "seconds"), [("20m", 1_200), ("1h30m", 5_400), ("90s", 90), ("1.5h", 5_400), (60, 60), (" 2m ", 120)]
 )
-def test_times(text, seconds, machine, photos):
+def test_times_with_units_are_parsed(text, seconds, machine, photos):
     assert seconds_of(text) == seconds == recipe_of(Choices(photos, model="ViT_Ti16", time=text)).time
 
 
 @pytest.mark.parametrize("text", ["", "m", "20 min", "-5m", "0", "abc"])
-def test_a_time_that_is_none_is_refused(text):
+def test_invalid_time_is_refused(text):
     with pytest.raises(ValueError, match="'20m'"):
         seconds_of(text)
 
@@ -422,7 +422,7 @@ def offline(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, machine, photos, caplog):
+def test_small_model_is_trained_from_scratch_without_weights(offline, machine, photos, caplog):
     recipe = recipe_of(Choices(photos))
     assert recipe.model.weights is None and recipe.model.variant == rules.SMALL_MODEL["model.variant"]
     assert recipe.model.image_size == 96 and "inception_crop(96, 50, antialias=True)" in recipe.data.pp_train
@@ -442,7 +442,7 @@ def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, m
 
 
 @pytest.mark.slow
-def test_the_default_weights_are_not_replaced_where_they_are(machine, photos, monkeypatch, caplog):
+def test_available_default_weights_are_used(machine, photos, monkeypatch, caplog):
     monkeypatch.setattr(zoo, "resolve", lambda *_: "there")
     recipe = recipe_of(Choices(photos))
     assert (recipe.model.variant, recipe.model.weights) == rules.DEFAULT_MODEL
@@ -453,7 +453,7 @@ def test_the_default_weights_are_not_replaced_where_they_are(machine, photos, mo
 @pytest.mark.parametrize(
     "choices", [{"weights": "dinov5"}, {"model": "ViT_S14", "weights": "nowhere.npz"}, {"model": "ViT_S99"}]
 )
-def test_weights_that_are_named_and_not_there_are_an_error(choices, offline, machine, photos):
+def test_missing_named_weights_are_an_error(choices, offline, machine, photos):
     with pytest.raises((ValueError, FileNotFoundError), match=next(reversed(choices.values()))):
         recipe_of(Choices(photos, **choices))
 
@@ -462,17 +462,19 @@ def test_weights_that_are_named_and_not_there_are_an_error(choices, offline, mac
 
 
 @pytest.mark.slow
-def test_data_that_are_too_few_or_missing(machine, tmp_path):
-    pictures.folder(tmp_path / "one", classes=("cat",))
-    pictures.folder(tmp_path / "few", classes=("cat", "dog"), count=1)
-    pictures.folder(tmp_path / "enough", classes=("cat", "dog"), count=3)  # two of each class, and one to test with
+def test_too_few_or_missing_data_are_refused(machine, tmp_path):
+    example_images.folder(tmp_path / "one", classes=("cat",))
+    example_images.folder(tmp_path / "few", classes=("cat", "dog"), count=1)
+    example_images.folder(
+        tmp_path / "enough", classes=("cat", "dog"), count=3
+    )  # two of each class, and one to test with
     assert recipe_of(Choices(str(tmp_path / "enough"), model="ViT_Ti16")).data.eval_split == "test"
     for name, said in (("one", "one class, 'cat'"), ("few", "at least 4 images"), ("none", "no folder")):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             recipe_of(Choices(str(tmp_path / name), model="ViT_Ti16"))
 
 
-def test_data_with_masks_choose_the_recipe_for_them(monkeypatch, machine, tmp_path):
+def test_data_with_masks_select_the_segmentation_recipe(monkeypatch, machine, tmp_path):
     toy.replace_readers(monkeypatch, tmp_path)
     machine(memory=1e12, cores=64)
     found, own = (
@@ -487,8 +489,8 @@ def test_data_with_masks_choose_the_recipe_for_them(monkeypatch, machine, tmp_pa
 
 
 @pytest.mark.slow
-def test_several_classes_per_image_choose_task_and_loss(machine, tmp_path):
-    pictures.folder(tmp_path / "p", classes=("cat",), count=12)
+def test_multi_label_data_select_task_and_loss(machine, tmp_path):
+    example_images.folder(tmp_path / "p", classes=("cat",), count=12)
     rows = [f"{path.relative_to(tmp_path)},red;round" for path in sorted((tmp_path / "p").rglob("*.*"))]
     (tmp_path / "list.csv").write_text("\n".join(["path,labels", *rows]))
     choices = {"data": f"manifest:{tmp_path}/list.csv", "model": "ViT_Ti16"}
@@ -516,16 +518,32 @@ PARTS = ("fit(train)", "validation(train)", "test")
         ("train test", 24, {"data.train_split": "train[:50%]"}, ("train[:50%]", "test", None)),
     ],
 )
-def test_other_images_choose_than_test(folders, count, settings, expected, machine, tmp_path, caplog):
+def test_best_checkpoint_is_chosen_on_other_images_than_the_test_split(
+    folders, count, settings, expected, machine, tmp_path, caplog
+):
     """A part of the training images, if there are no others. The test images do it only if the user says so."""
     for name in folders.split():
-        pictures.folder(tmp_path / name, count=count)
+        example_images.folder(tmp_path / name, count=count)
     with caplog.at_level(logging.INFO, logger="absl"):
         recipe = fitted(str(tmp_path), "ViT_Ti16", lambda recipe: recipes.replace(recipe, settings))
     assert (recipe.data.train_split, recipe.data.eval_split, recipe.data.test_split) == expected
     few = expected[1] == expected[2]
     assert recipe.patience == (0 if few else 3)
     assert few == any(text.startswith("No images choose the best checkpoint") for text in caplog.messages)
+
+
+@pytest.mark.slow
+def test_only_steps_need_images_that_choose(machine, tmp_path):
+    """Cross-validation within the training images chooses the strength of a head that is fitted without steps."""
+    for name in ("train", "test"):
+        pictures.folder(tmp_path / name, count=24)
+    found = [
+        fitted(str(tmp_path), "ViT_S16", lambda recipe, a=a: recipes.replace(recipe, {"adapt": a}))
+        for a in ("head", "lora")
+    ]
+    parts = [(each.data.train_split, each.data.eval_split, each.data.test_split) for each in found]
+    assert parts == [("train", "test", "test"), PARTS]
+    assert [(each.total_steps > 0, each.head_images) for each in found] == [(False, 72), (True, 62)]
 
 
 @pytest.mark.slow

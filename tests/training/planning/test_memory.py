@@ -72,7 +72,7 @@ def advised(warning):
     return re.findall(r"--config\.([\w.]+)=(\w+)", warning.partition("These settings fit, with the same result: ")[2])
 
 
-def test_nothing_is_said_where_a_step_fits(machine):
+def test_no_warning_if_a_step_fits(machine):
     warnings = machine(16, 12)
     memory.check(recipe(), backend(), 10, 3)
     assert not warnings
@@ -88,7 +88,7 @@ def test_the_advice_fits_and_a_smaller_change_does_not(machine):
     assert plan.of_recipe(recipe(accumulation_steps=2), 10).total_bytes() > free
 
 
-def test_two_changes_where_one_is_not_enough(machine):
+def test_two_changes_are_suggested_if_one_is_not_enough(machine):
     warnings = machine(8, 3.3)
     given = recipe("ViT-B/16", batch_size=2)
     given.model.image_size, given.model.attention_chunk_size = 896, 10_000
@@ -118,7 +118,7 @@ def test_one_image_at_a_time_is_the_last_change(machine):
 
 
 @pytest.mark.parametrize("fits", [True, False])
-def test_a_gpu_needs_no_memory_for_the_programs_graph(fits, machine, monkeypatch):
+def test_graph_of_the_program_takes_no_gpu_memory(fits, machine, monkeypatch):
     warnings, planned = machine(8, 0), plan.of_recipe(recipe(), 10, devices=2)
     needed = planned.weights_bytes + planned.peak_bytes
     monkeypatch.setattr(memory, "gpu_memory", lambda: needed - (not fits))
@@ -133,7 +133,7 @@ def test_weights_that_exceed_the_machine_are_refused(machine):
     memory.check(recipe("ViT-H/14", batch_size=8), backend(replicas=8, workers=8, weight_parts=8), 10, 3)  # sharded
 
 
-def test_devices_of_a_processor_share_its_memory(machine):
+def test_virtual_cpu_devices_share_the_memory(machine):
     warnings = machine(16, 3)
     memory.check(recipe(batch_size=8), backend(), 10, 3)
     assert not warnings
@@ -188,7 +188,7 @@ def test_a_container_has_less_memory_than_its_machine(tmp_path, monkeypatch):
     assert memory.machine_memory() == (4000, 1500)
 
 
-def test_files_of_the_kernel(tmp_path, monkeypatch):
+def test_memory_is_read_from_proc_and_cgroup_files(tmp_path, monkeypatch):
     (tmp_path / "meminfo").write_text("MemTotal:       16 kB\nMemAvailable:    8 kB\nHugePages_Total:   0\n")
     expected = {"MemTotal": 16.0, "MemAvailable": 8.0, "HugePages_Total": 0.0}
     assert memory._entries(str(tmp_path / "meminfo")) == expected and memory._entries(str(tmp_path / "absent")) == {}
@@ -196,7 +196,7 @@ def test_files_of_the_kernel(tmp_path, monkeypatch):
     assert list(memory._control_groups()) == [f"/sys/fs/cgroup{path}" for path in ("", "/pods", "/pods/a")]
 
 
-def test_the_memory_of_this_machine(monkeypatch):
+def test_memory_of_this_machine_is_found(monkeypatch):
     total, free = memory.machine_memory()
     assert 0 < free <= total
     monkeypatch.setattr(memory, "_control_groups", lambda: iter(()))

@@ -67,7 +67,7 @@ def assert_golden(model, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*HUGGINGFACE, *RESIZED, *TIMM, *SIGLIP])
-def test_files_of_others_give_their_outputs_and_are_written_for_them(name, tmp_path):
+def test_files_of_other_projects_give_golden_outputs_and_are_written_back(name, tmp_path):
     model = files.golden_model(name, image_size=golden(name)["image"].shape[1:3])
     assert_golden(model, name)
     written = []
@@ -103,27 +103,27 @@ def test_files_of_others_give_their_outputs_and_are_written_for_them(name, tmp_p
         ("hf_siglip", "gelu_tanh", 1e-6),
     ],
 )
-def test_defaults_of_missing_configuration_fields(name, activation, epsilon, tmp_path):
+def test_missing_configuration_fields_have_the_defaults_of_transformers(name, activation, epsilon, tmp_path):
     config = {key: value for key, value in config_of(name).items() if key not in ("hidden_act", "layer_norm_eps")}
     found = files.config_of(directory(tmp_path, name, config))
     assert (found.activation, found.layer_norm_epsilon) == (activation, epsilon)
 
 
-def test_attention_heads_of_missing_configuration_fields():
+def test_missing_numbers_of_attention_heads_have_the_defaults_of_transformers():
     kinds = (_huggingface.VIT, _huggingface.DINOV2, _huggingface.DINOV3, _huggingface.SIGLIP)
     found = {kind.model_types[0]: kind.defaults["num_attention_heads"] for kind in kinds}
     assert found == {"vit": 12, "dinov2": 12, "dinov3_vit": 6, "siglip_vision_model": 12}
 
 
 @pytest.mark.parametrize("block", ["model.layer.", "layers.", "encoder.layer."])
-def test_blocks_of_dinov3_under_their_later_names(block, tmp_path):
+def test_dinov3_blocks_under_newer_names_are_read(block, tmp_path):
     path = directory(tmp_path, "hf_dinov3", rename=lambda name: re.sub(r"^layer\.", block, name))
     assert architecture_of(path)[1] == architecture_of(files.golden_path("hf_dinov3"), config=config_of("hf_dinov3"))[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov2", "hf_dinov2_swiglu", "hf_dinov3_gated"])
-def test_later_names_of_transformers(name, tmp_path):
+def test_newer_tensor_names_of_transformers_are_written_and_read(name, tmp_path):
     model = files.golden_model(name, image_size=golden(name)["image"].shape[1:3])
     path = save_checkpoint(model, tmp_path / "later", format="huggingface", naming="later")
     names = " ".join(load_file(os.path.join(path, "model.safetensors")))
@@ -139,7 +139,7 @@ TOWERS = {
 }
 
 
-def test_mixed_names_are_refused(tmp_path):
+def test_mixed_tensor_names_are_refused(tmp_path):
     first = lambda name: name.replace("encoder.layer.0.attention.output.dense", "encoder.layer.0.attention.o_proj")  # noqa: E731
     with pytest.raises(CheckpointError, match=r"attention\.o_proj|incomplete"):
         model_from_checkpoint(directory(tmp_path, "hf_dinov2", rename=first))
@@ -165,7 +165,7 @@ def test_a_tower_under_a_prefix_is_found(name, prefix, tmp_path):
 
 
 @pytest.mark.slow
-def test_configurations_of_transformers_leave_defaults_out(tmp_path):
+def test_configurations_of_transformers_may_omit_defaults(tmp_path):
     """SiglipVisionConfig and Dinov2WithRegistersConfig as published: only the fields that differ."""
     config = config_of("hf_siglip")
     kept = {name: config[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "image_size")}
@@ -182,7 +182,7 @@ def test_configurations_of_transformers_leave_defaults_out(tmp_path):
 
 
 @pytest.mark.slow
-def test_normalization_is_a_property_of_the_weights(tmp_path):
+def test_normalization_is_read_with_the_weights(tmp_path):
     assert model_from_checkpoint(files.golden_path("hf_dinov3")).input_normalization == IMAGENET
     path = directory(tmp_path, "hf_dinov3")
     satellite = {"image_mean": [0.43, 0.411, 0.296], "image_std": [0.213, 0.156, 0.143]}
@@ -238,7 +238,7 @@ def to_meta(name, three=False):
         ("hf_dinov3_gated", None),
     ],
 )
-def test_meta_s_own_names(name, method, tmp_path):
+def test_tensor_names_of_meta_are_read(name, method, tmp_path):
     path = files.write_directory(tmp_path / "meta", to_meta(name, three="dinov3" in name))
     size = golden(name)["image"].shape[1:3]
     model = model_from_checkpoint(path, num_heads=2, image_size=size)
@@ -248,7 +248,7 @@ def test_meta_s_own_names(name, method, tmp_path):
 
 
 @pytest.mark.slow
-def test_meta_s_periods_and_masks(tmp_path):
+def test_rope_periods_and_bias_masks_of_meta_are_checked(tmp_path):
     tensors = to_meta("hf_dinov3", three=True)
     zeros = {k: np.zeros_like(v) if k.endswith("bias_mask") else v for k, v in tensors.items()}
     model = model_from_checkpoint(files.write_directory(tmp_path / "zeros", zeros), num_heads=2)
@@ -262,7 +262,7 @@ def test_meta_s_periods_and_masks(tmp_path):
         model_from_checkpoint(files.write_directory(tmp_path / "keys", keys), num_heads=2)
 
 
-def test_resizing_of_meta():
+def test_dinov2_position_interpolation_matches_meta():
     """dinov2/models/vision_transformer.py: bicubic at the coordinates of a size that is larger by 0.1."""
     from keras_vit.checkpoints import resize
     from keras_vit.layers.interpolation import resize_table
@@ -310,14 +310,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_configurations_of_other_models_of_transformers(reason, tmp_path):
+def test_configurations_of_unsupported_transformers_models_are_refused(reason, tmp_path):
     name, changes = REFUSED[reason]
     with pytest.raises(CheckpointError, match=reason):
         model_from_checkpoint(directory(tmp_path, name, **changes))
 
 
 @pytest.mark.slow
-def test_fields_of_the_rotation_are_read(tmp_path):
+def test_fields_of_the_rotary_embedding_are_read(tmp_path):
     path = directory(tmp_path, "hf_dinov3", rope_theta=50.0, pos_embed_jitter=1.5)
     config = model_from_checkpoint(path).config
     assert (config.rope_base, config.rope_jitter, config.rope_rescale) == (50.0, 1.5, 2.0)
@@ -332,7 +332,7 @@ def test_fields_of_the_rotation_are_read(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov2", "hf_dinov3", "hf_siglip"])
-def test_missing_blocks_and_wrong_shapes(name, tmp_path):
+def test_missing_blocks_and_wrong_shapes_are_refused(name, tmp_path):
     with pytest.raises(CheckpointError, match="num_layers=2"):
         model_from_checkpoint(directory(tmp_path, name, drop=r"layers?\.1\."))
     with pytest.raises(CheckpointError, match="are missing|not in the file"):
@@ -349,7 +349,7 @@ def test_missing_blocks_and_wrong_shapes(name, tmp_path):
     "name,argument",
     [("timm_dinov3", "position_embedding"), ("timm_dinov2_giant", "mlp"), ("timm_siglip_tanh", "activation")],
 )
-def test_an_unknown_architecture_of_timm_is_refused_with_the_next_step(name, argument, tmp_path):
+def test_unknown_timm_architecture_is_refused_with_the_remedy(name, argument, tmp_path):
     path = directory(tmp_path, name, architecture="my_own_vit")
     with pytest.raises(CheckpointError, match=f"{argument}="):
         model_from_checkpoint(path)
@@ -367,14 +367,14 @@ def test_an_unknown_architecture_of_timm_is_refused_with_the_next_step(name, arg
         ("timm_dinov2", {"swiglu_mlp": True}),
     ],
 )
-def test_arguments_of_timm_that_compute_something_else(name, changes, tmp_path):
+def test_unsupported_arguments_of_timm_are_refused(name, changes, tmp_path):
     arguments = {**config_of(name)["model_args"], **changes}
     with pytest.raises(CheckpointError, match=next(iter(changes))):
         model_from_checkpoint(directory(tmp_path, name, model_args=arguments))
 
 
 @pytest.mark.slow
-def test_a_new_head_on_an_encoder(tmp_path):
+def test_new_head_on_a_loaded_encoder(tmp_path):
     path = files.golden_path("hf_dinov2_registers")
     model = model_from_checkpoint(path, classes=3, pooling="token+gap")
     assert model.output_shape == (None, 3) and model.get_layer("head").kernel.shape == (64, 3)

@@ -169,11 +169,11 @@ def check(name, any_size=False):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
-def test_hidden_states(name):
+def test_hidden_states_match_transformers(name):
     check(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov3_wide", "hf_dinov3_gated"])
-def test_rotary_positions_of_images_of_any_size(name):
+def test_hidden_states_of_models_of_any_size_match_transformers(name):
     check(name, any_size=True)

@@ -1,4 +1,4 @@
-"""Small worlds to train in: a model of a few thousand weights on the digits, in this process or in one of its own."""
+"""Small training runs: a model of a few thousand weights on the digits, in this process or in a separate one."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests import forked, programs
-from tests.made_once import made_once
+from tests.cached_files import cached_directory
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "train" / "configs" / "digits.py"
@@ -81,7 +81,7 @@ def train_alone(workdir, *flags, expect=0, **fields):
 
 def quiet_run(tmp_path_factory):
     """The directory of a run on one device without dropout, made once for all tests."""
-    return made_once(tmp_path_factory, "quiet", lambda directory: train(directory, **QUIET))
+    return cached_directory(tmp_path_factory, "quiet", lambda directory: train(directory, **QUIET))
 
 
 def metrics(workdir):

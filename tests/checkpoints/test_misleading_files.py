@@ -53,12 +53,12 @@ def golden_directory(tmp_path, name="hf_vit", drop="", **changes):
         ("num_attention_heads", {"num_attention_heads": 0}),
     ],
 )
-def test_configurations_of_other_models(argument, changes, tmp_path):
+def test_configurations_that_contradict_the_tensors_are_refused(argument, changes, tmp_path):
     # Each of them built the model of the tensors without a word, or ended in an OverflowError.
     refused(golden_directory(tmp_path, **changes), argument)
 
 
-def test_lost_blocks_and_heads_of_hugging_face(tmp_path):
+def test_missing_blocks_and_heads_of_hugging_face_are_refused(tmp_path):
     refused(golden_directory(tmp_path, drop=r"layers\.1\."), "num_layers=2")
     refused(golden_directory(tmp_path, drop=r"layers\.0\."), "no block 0")
     config = {"architectures": ["ViTForImageClassification"]}
@@ -85,7 +85,7 @@ def timm_path(tmp_path_factory):
         ("channels", {"in_chans": 4}),
     ],
 )
-def test_timm_configurations_of_other_models(argument, changes, timm_path):
+def test_timm_configurations_that_contradict_the_tensors_are_refused(argument, changes, timm_path):
     config = timm_config(timm_path)
     config["model_args"] |= changes
     refused(timm_path, argument, config=config)
@@ -98,7 +98,7 @@ def timm_config(path):
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_registers_in_the_name_of_an_architecture_of_timm(count, timm_path, tmp_path):
+def test_registers_in_the_architecture_name_of_timm_are_required(count, timm_path, tmp_path):
     """A model without registers is not of this architecture."""
     config = {**timm_config(timm_path), "architecture": f"vit_medium_patch16_reg{count}_gap_256", "model_args": {}}
     tensors = load_file(os.path.join(timm_path, "model.safetensors"))
@@ -107,7 +107,7 @@ def test_registers_in_the_name_of_an_architecture_of_timm(count, timm_path, tmp_
 
 
 @pytest.mark.parametrize("name", ["qk_norm", "pre_norm", "dynamic_img_pad"])
-def test_options_of_timm_that_compute_something_else(name, timm_path):
+def test_unsupported_options_of_timm_are_refused(name, timm_path):
     config = timm_config(timm_path)
     config["model_args"][name] = True
     refused(timm_path, name, config=config)
@@ -126,7 +126,7 @@ def test_options_of_timm_that_compute_something_else(name, timm_path):
         {"pooling": "map", "class_token": True},
     ],
 )
-def test_tokens_that_timm_pools(arguments, tmp_path):
+def test_tokens_pooled_by_timm_are_compared(arguments, tmp_path):
     """Its attention pooling leaves prefix tokens out by default, which was not noticed."""
     sizes = {"patch_size": 8, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 24, "image_size": 16}
     model = keras_vit.VisionTransformer(**sizes, **arguments, activation="gelu", classes=2)
@@ -168,7 +168,7 @@ def own_npz(tmp_path, drop="", note=None, **changes):
 
 
 @pytest.mark.slow
-def test_files_without_tensors_that_their_metadata_names(tmp_path):
+def test_files_without_tensors_stated_in_their_metadata_are_refused(tmp_path):
     refused(own_npz(tmp_path, drop="encoderblock_1/"), "num_layers=2")
     refused(own_npz(tmp_path, drop="^head/"), "include_top=True")
     refused(own_npz(tmp_path, drop="^cls"), "class_token=True")
@@ -196,7 +196,7 @@ def test_files_without_tensors_that_their_metadata_names(tmp_path):
         ("activation", {"activation": "no_such_function"}),
     ],
 )
-def test_notes_of_other_models(argument, changes, tmp_path):
+def test_metadata_that_contradict_the_tensors_are_refused(argument, changes, tmp_path):
     with pytest.raises(CheckpointError, match=argument) as error:
         model_from_checkpoint(own_npz(tmp_path, **changes))
     assert "own.npz" in str(error.value)
@@ -212,11 +212,11 @@ def test_notes_of_other_models(argument, changes, tmp_path):
         ("image_size", {"image_size": int("9" * 400)}),
     ],
 )
-def test_malformed_notes(match, note, tmp_path):
+def test_malformed_metadata_are_refused(match, note, tmp_path):
     refused(own_npz(tmp_path, note=note), match)
 
 
-def test_notes_of_the_commits_before_are_read(tmp_path):
+def test_metadata_of_older_versions_are_read(tmp_path):
     # They named fewer arguments.
     path = own_npz(tmp_path)
     with zipfile.ZipFile(path, "a") as archive:
@@ -227,7 +227,7 @@ def test_notes_of_the_commits_before_are_read(tmp_path):
     assert model_from_checkpoint(path).config.classes == 7
 
 
-def test_a_head_s_bias_without_dimensions(tmp_path):
+def test_scalar_head_bias_is_refused(tmp_path):
     tensors = files.tensors_of("vit_gap") | {"head/bias": np.float32(1)}
     path = files.write_npz(tmp_path / "x.npz", tensors)
     refused(path, "head/bias.*1 dimensions")
@@ -236,7 +236,7 @@ def test_a_head_s_bias_without_dimensions(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["MlpBlock_3/Dense_0", "MultiHeadDotProductAttention_1/query"])
-def test_kernels_of_the_first_block_have_their_dimensions(name, tmp_path):
+def test_kernels_with_a_wrong_number_of_dimensions_are_refused(name, tmp_path):
     # Found by damaging files: was a TypeError.
     kernel = {f"Transformer/encoderblock_0/{name}/kernel": np.ones(1, "float32")}
     refused(bomb(tmp_path, "vit_token_legacy", **kernel), "kernel.*dimensions")
@@ -256,18 +256,18 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("name,shape", EMPTY.values(), ids=EMPTY)
-def test_tensors_without_elements(name, shape, tmp_path):
+def test_empty_tensors_are_refused(name, shape, tmp_path):
     source = "bv_gap_rep_scan" if "encoderblock/" in name else "vit_token_legacy"
     refused(bomb(tmp_path, source, **{name: np.empty(shape, "float32")}), "encoderblock/|no elements")
 
 
-def test_registers_without_elements(tmp_path):
+def test_empty_register_tokens_are_refused(tmp_path):
     tensors = files.tensors_of("timm_vit_reg_ls") | {"reg_token": np.empty((1, 2**40, 0), "float32")}
     refused(files.write_directory(tmp_path / "x", tensors), "no elements", num_heads=4, grid=(4, 4))
 
 
 @pytest.mark.slow
-def test_blocks_are_numbered_without_gaps_and_complete(tmp_path):
+def test_gaps_in_block_numbers_and_incomplete_blocks_are_refused(tmp_path):
     norm = np.ones(32, "float32")
     name = "Transformer/encoderblock_{}/LayerNorm_0/scale".format
     refused(bomb(tmp_path, **{name(999_999): norm}), "no block 2")  # it built a million layers
@@ -278,7 +278,7 @@ def test_blocks_are_numbered_without_gaps_and_complete(tmp_path):
     refused(bomb(tmp_path, "hybrid_blocks", **unit), "incomplete")
 
 
-def test_stacks_of_different_height(tmp_path):
+def test_stacks_of_different_numbers_of_blocks_are_refused(tmp_path):
     source = files.tensors_of("bv_gap_rep_scan")
     name = "Transformer/encoderblock/LayerNorm_0/scale"
     refused(bomb(tmp_path, "bv_gap_rep_scan", **{name: source[name][:1]}), "same number of blocks")
@@ -287,7 +287,7 @@ def test_stacks_of_different_height(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["block99999999999", "block1", "encoderblock_99999999999"])
-def test_numbers_in_the_names_of_keras_files(name, tmp_path):
+def test_huge_numbers_in_layer_names_of_keras_files_are_refused(name, tmp_path):
     path = tmp_path / "model.weights.h5"
     files.golden_model("vit_gap").save_weights(path)
     with h5py.File(path, "a") as file:
@@ -303,16 +303,16 @@ def test_numbers_in_the_names_of_keras_files(name, tmp_path):
     assert str(path) in str(error.value)
 
 
-def test_one_byte(tmp_path):
+def test_one_byte_file_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(b"\x80")
     refused(tmp_path / "x", "not a supported checkpoint")  # was an IndexError
 
 
-def test_no_patch_embedding(tmp_path):
+def test_malformed_patch_embedding_is_refused(tmp_path):
     refused(bomb(tmp_path, **{"embedding/kernel": np.ones(3, "float32")}), "embedding/kernel")
 
 
-def test_too_many_shards(tmp_path):
+def test_too_many_shards_are_refused(tmp_path):
     weight_map = {f"{index}": f"{index}.safetensors" for index in range(300)}
     for index in range(300):
         files.write_directory(tmp_path / "one", {f"{index}": np.ones(1, "float32")})
@@ -323,7 +323,7 @@ def test_too_many_shards(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_thousand_foreign_names_are_explained_quickly(tmp_path):
+def test_message_about_a_thousand_unknown_names_is_bounded(tmp_path):
     # Comparing 3,000 names with each other took 5 s.
     alike = {f"Transformer/encoderblock_1/LayerNorm_{i}/scale{'x' * 60}": np.ones(1, "float32") for i in range(1000)}
     model = files.golden_model("vit_gap")
@@ -332,7 +332,7 @@ def test_a_thousand_foreign_names_are_explained_quickly(tmp_path):
     assert str(error.value).count("nearest") <= 20
 
 
-def test_the_architecture_of_a_file():
+def test_architecture_of_a_file_builds_a_matching_model():
     kind, arguments = architecture_of(files.golden_path("hf_vit"))
     assert kind == "vit" and arguments["activation"] == "gelu" and arguments["image_size"] == 32
     built = keras_vit.VisionTransformer(**arguments)
@@ -363,7 +363,7 @@ def kinds_of(names):
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in DESCRIBED]
 )
-def test_each_kind_of_tensor_is_needed(name, tmp_path):
+def test_files_without_a_kind_of_tensor_load_unchanged_or_are_refused(name, tmp_path):
     """A file with the configuration of its project loads with its own outputs, or is refused."""
     tensors, config = load_file(files.golden_path(name)), files.hf_config(name)
     path, expected = tmp_path / "model", files.config_of(files.golden_path(name))
@@ -383,7 +383,7 @@ def test_each_kind_of_tensor_is_needed(name, tmp_path):
 
 
 def to_plain_meta(name):
-    from tests.checkpoints.test_todays_vits import to_meta
+    from tests.checkpoints.test_dinov3_siglip import to_meta
 
     return to_meta(name, three="dinov3" in name)
 
@@ -392,7 +392,7 @@ def to_plain_meta(name):
 @pytest.mark.parametrize(
     "kind", ["cls_token", "pos_embed|periods", "bias_mask", r"ls\d", "attn.proj.bias", "qkv.bias$"]
 )
-def test_facts_about_meta_models(name, kind, tmp_path):
+def test_incomplete_files_of_meta_are_refused(name, kind, tmp_path):
     tensors = {key: value for key, value in to_plain_meta(name).items() if not re.search(kind, key)}
     if len(tensors) < len(to_plain_meta(name)):
         refused(files.write_directory(tmp_path / "meta", tensors), "meta", num_heads=2)
@@ -409,7 +409,7 @@ def test_facts_about_meta_models(name, kind, tmp_path):
         *itertools.product(["bv_tok", "bv_map"], ["pos_embedding"]),
     ],
 )
-def test_facts_about_google_models(source, name, tmp_path):
+def test_incomplete_files_of_google_are_refused(source, name, tmp_path):
     tensors = {key: value for key, value in files.tensors_of(source).items() if not key.endswith(name)}
     path = files.write_npz(tmp_path / "x.npz", tensors)
     with pytest.raises(CheckpointError):
@@ -419,7 +419,7 @@ def test_facts_about_google_models(source, name, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_copy_of_the_weights_does_not_stand_for_them(tmp_path):
+def test_averaged_weights_do_not_replace_missing_weights(tmp_path):
     tensors = files.tensors_of("vit_gap")
     tensors |= {f"ema/{name}": value * 0.5 for name, value in tensors.items()}
     del tensors["embedding/kernel"]
@@ -431,7 +431,7 @@ def test_a_copy_of_the_weights_does_not_stand_for_them(tmp_path):
 @pytest.mark.parametrize(
     "drop", [r"blocks\.0\.", r"blocks\.", r"blocks\.0\.mlp", r"blocks\.\d\.mlp\.fc1", r"blocks.*qkv\.w"]
 )
-def test_files_without_blocks(drop, tmp_path):
+def test_files_without_blocks_are_refused(drop, tmp_path):
     tensors = {key: value for key, value in files.tensors_of("timm_siglip").items() if not re.search(drop, key)}
     refused(
         files.write_directory(tmp_path / "x", tensors, files.hf_config("timm_siglip")), "no block 0|incomplete|family"
@@ -454,24 +454,24 @@ def test_files_without_blocks(drop, tmp_path):
         ("hf_vit", {"id2label": {str(index): [] for index in range(6)}}, "id2label"),
     ],
 )
-def test_fields_that_no_tensor_agrees_with(name, changes, match, tmp_path):
+def test_configuration_fields_that_contradict_the_tensors_are_refused(name, changes, match, tmp_path):
     tensors = load_file(files.golden_path(name))
     refused(files.write_directory(tmp_path / "x", tensors, files.hf_config(name, **changes)), match)
 
 
-def test_names_of_classes_that_are_numbers(tmp_path):
+def test_numeric_class_names_are_read_as_text(tmp_path):
     labels = {str(index): 10 + index for index in range(6)}  # they were dropped
     assert model_from_checkpoint(golden_directory(tmp_path, id2label=labels)).class_names[0] == "10"
 
 
 @pytest.mark.parametrize("argument,value", [("init_values", None), ("fc_norm", True), ("pos_embed", "none")])
-def test_arguments_of_timm_that_its_tensors_contradict(argument, value, timm_path):
+def test_arguments_of_timm_that_contradict_the_tensors_are_refused(argument, value, timm_path):
     config = timm_config(timm_path)
     config["model_args"][argument] = 0.0 if value is None else value
     refused(timm_path, "layer_scale|norm_after_pooling|position_embedding", config=config)
 
 
-def test_the_caller_states_missing_facts_of_unusual_timm_models(tmp_path):
+def test_arguments_of_the_caller_complete_unusual_timm_files(tmp_path):
     tensors = {key: value for key, value in files.tensors_of("timm_vit").items() if not key.endswith("qkv.bias")}
     path = files.write_directory(tmp_path / "x", tensors)  # without a configuration
     refused(path, "qkv_bias", num_heads=4)
@@ -479,7 +479,7 @@ def test_the_caller_states_missing_facts_of_unusual_timm_models(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_activation_of_bare_weights_is_named(tmp_path):
+def test_assumed_activation_of_bare_weights_is_reported(tmp_path):
     model = files.golden_model("vit_gap")
     model.save_weights(tmp_path / "model.weights.h5")
     (note,) = [n for n in load_checkpoint(model, tmp_path / "model.weights.h5").notes if "activation" in n]

@@ -1,4 +1,4 @@
-"""Pictures for the tests, made on the fly."""
+"""Example images and their encoded files, created by the tests."""
 
 import functools
 import io

@@ -50,7 +50,7 @@ def options_of(name, kind):
         selection.EXHAUSTIVE,
     ),
 )
-def test_exports(name, kind, tmp_path):
+def test_models_of_other_projects_are_exported(name, kind, tmp_path):
     if kind == "onnx" and importlib.util.find_spec("tf2onnx") is None:
         pytest.skip("tf2onnx is not installed: pip install 'keras-vision-transformers[onnx]'")
     model, path = tiny.model(num_layers=1, **MODELS[name]), tmp_path / FILES[kind]

@@ -1,11 +1,11 @@
-"""A disk that may lose its power: files are as they were last synced, and names as their directory was."""
+"""A disk that simulates a power failure: unsynced contents of files and names in unsynced directories are lost."""
 
 import os
 import pathlib
 
 
-class LossyDisk:
-    """Follows `os.fsync`, `os.replace` and `os.rename` of this process below a directory.
+class FaultyDisk:
+    """Records `os.fsync`, `os.replace` and `os.rename` of this process below a directory.
 
     A renamed folder also loses the names of files in each of its folders that was not synced after they were added.
     What other libraries rename by themselves (TensorFlow) keeps its name, and only its content can be lost.

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 
-def made_once(tmp_path_factory, name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
+def cached_directory(tmp_path_factory, name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
     """Return a directory that `make` has filled. No test may change it.
 
     Args:

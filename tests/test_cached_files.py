@@ -3,18 +3,18 @@ import sys
 
 import pytest
 
-from tests.made_once import made_once
-from tests.training.worlds import ROOT
+from tests.cached_files import cached_directory
+from tests.training.small_runs import ROOT
 
 
-def test_it_is_made_once(tmp_path_factory):
+def test_files_are_created_only_once(tmp_path_factory):
     made = []
 
     def make(directory):
         made.append(directory)
         (directory / "file").write_text(str(len(made)))
 
-    first, second = (made_once(tmp_path_factory, "something", make) for _ in range(2))
+    first, second = (cached_directory(tmp_path_factory, "something", make) for _ in range(2))
     assert first == second
     assert (second / "file").read_text() == "1"
 
@@ -29,16 +29,17 @@ def test_a_failed_attempt_is_repeated_in_an_empty_directory(tmp_path_factory):
         (directory / "whole").touch()
 
     with pytest.raises(OSError, match="disk full"):
-        made_once(tmp_path_factory, "failed", fail)
-    assert [path.name for path in made_once(tmp_path_factory, "failed", make).iterdir()] == ["whole"]
+        cached_directory(tmp_path_factory, "failed", fail)
+    assert [path.name for path in cached_directory(tmp_path_factory, "failed", make).iterdir()] == ["whole"]
 
 
 TESTS = """
 import os
-from tests.made_once import made_once
+from tests.cached_files import cached_directory
 
 def test_a(tmp_path_factory):
-    directory = made_once(tmp_path_factory, "shared", lambda path: (path / os.environ["PYTEST_XDIST_WORKER"]).touch())
+    name = os.environ["PYTEST_XDIST_WORKER"]
+    directory = cached_directory(tmp_path_factory, "shared", lambda path: (path / name).touch())
     assert len(list(directory.iterdir())) == 1
 
 test_b = test_c = test_d = test_a
@@ -46,7 +47,7 @@ test_b = test_c = test_d = test_a
 
 
 @pytest.mark.slow
-def test_processes_share_it(tmp_path):
+def test_files_are_shared_between_processes(tmp_path):
     (tmp_path / "test_shared.py").write_text(TESTS)
     options = ["-q", "-n", "2", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", tmp_path, tmp_path]
     command = [sys.executable, "-m", "pytest", *map(str, options)]

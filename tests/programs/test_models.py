@@ -1,4 +1,4 @@
-"""`keras-vit weights`: published weights, their paths, and their verification."""
+"""`keras-vit models`: published weights, their paths, and their verification."""
 
 import json
 import os
@@ -20,20 +20,21 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def facts(*arguments):
-    code, output = programs.run("export.weights", *arguments, "--json")
+    code, output = programs.run("train.models", *arguments, "--json")
     return code, json.loads(output)
 
 
-def test_all_weights_are_listed():
-    code, output = programs.run("export.weights")
-    assert code == 0 and len(output.splitlines()) == 1 + len(zoo.list_weights())
-    assert "ViT_S14:dinov2  " in output and "84 MiB" in output and "Apache-2.0" in output
+def test_the_files_of_a_model_follow_its_rows():
+    code, output = programs.run("train.models", "ViT_S14", "ViT_B16:augreg")
+    assert code == 0 and output.count("| ViT_S14 |") == 2 and "| ViT_B16 |" not in output
+    assert output.index("| ViT_S14 |") < output.index("\nViT_S14:dinov2\n  URL") < output.index("\nViT_B16:augreg\n")
+    assert "84 MiB" in output and output.count("not here") == 3
     code, rows = facts("ViT_S14")
     assert [row["name"] for row in rows] == ["ViT_S14:dinov2", "ViT_S14:dinov2-registers"]
-    assert all(row["path"] is None for row in rows)
+    assert all(row["path"] is None and row["GFLOPs"] and row["url"] for row in rows)
 
 
-def test_a_file_is_put_by_hand_and_verified(tmp_path, monkeypatch):
+def test_manually_placed_file_is_verified(tmp_path, monkeypatch):
     _, (row,) = facts("ViT_B16:augreg")
     place = pathlib.Path(row["by_hand"].removeprefix("the file to "))
     place.parent.mkdir(parents=True)
@@ -43,7 +44,7 @@ def test_a_file_is_put_by_hand_and_verified(tmp_path, monkeypatch):
     assert code == 0 and row["path"] == str(place) == zoo.resolve("ViT_B16:augreg") and row["size"] == "25 MiB"
     assert row["verified"].startswith("not known")
     pathlib.Path(f"{place}.sha256").write_text("0" * 64)
-    code, output = programs.run("export.weights", "ViT_B16:augreg", "--verify")
+    code, output = programs.run("train.models", "ViT_B16:augreg", "--verify")
     assert code == 1 and "(damaged)" in output and "Apache-2.0" in output
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
     _, (row,) = facts("ViT_B16:augreg")
@@ -51,11 +52,11 @@ def test_a_file_is_put_by_hand_and_verified(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_model_of_the_hub(local_hub, tmp_path):  # noqa: F811
+def test_weights_of_a_hub_model_are_downloaded(local_hub, tmp_path):  # noqa: F811
     folder = save_checkpoint(tiny.model(num_layers=1), tmp_path / "model", format="huggingface")
     local_hub.repositories["a/b"] = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
     code, (row,) = facts("hf:a/b", "--verify")
-    assert code == 0 and row["path"] is None and row["source"] == "https://huggingface.co/a/b" and not local_hub.sent
+    assert code == 0 and row["path"] is None and row["url"] == "https://huggingface.co/a/b" and not local_hub.sent
     path = zoo.resolve("hf:a/b")
     code, (row,) = facts("hf:a/b", "--verify")
     assert code == 0 and row["path"] == path and row["verified"] == "undamaged"
@@ -64,7 +65,12 @@ def test_a_model_of_the_hub(local_hub, tmp_path):  # noqa: F811
     assert code == 1 and row["verified"] == "damaged"
 
 
+def test_a_model_that_does_not_exist_is_named():
+    with pytest.raises(FileNotFoundError, match="'ViT_S17'. Did you mean 'ViT_S1"):
+        programs.call("train.models", "ViT_S17")
+
+
 @pytest.mark.parametrize("path", ["setup.py", "s3://bucket/model.npz"])
 def test_a_path_is_refused(path):
-    code, output = programs.run("export.weights", path)
+    code, output = programs.run("train.models", path)
     assert code == 2 and f"'{path}' is a path" in output
