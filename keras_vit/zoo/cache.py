@@ -43,7 +43,7 @@ def fetch(location: str) -> str:
     hub.
 
     Args:
-        address: A path in the bucket of published weights, a model of the Hugging Face hub (`"hf:OWNER/NAME"`), or the
+        location: A path in the bucket of published weights, a model of the Hugging Face hub (`"hf:OWNER/NAME"`), or the
             URL of a file in a bucket (`"gs://BUCKET/NAME"`).
 
     Raises:

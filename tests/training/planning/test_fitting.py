@@ -536,7 +536,7 @@ def test_best_checkpoint_is_chosen_on_other_images_than_the_test_split(
 def test_only_steps_need_images_that_choose(machine, tmp_path):
     """Cross-validation within the training images chooses the strength of a head that is fitted without steps."""
     for name in ("train", "test"):
-        pictures.folder(tmp_path / name, count=24)
+        example_images.folder(tmp_path / name, count=24)
     found = [
         fitted(str(tmp_path), "ViT_S16", lambda recipe, a=a: recipes.replace(recipe, {"adapt": a}))
         for a in ("head", "lora")
