@@ -32,7 +32,7 @@ help:
 	@echo "make test-engines  predict with Ray, Beam, Spark and Dask (installs 1 GB, needs Java)"
 	@echo "make test-real  compare a trained network with its reference, and its exported files (downloads 90 MB once)"
 	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
-	@echo "make coverage   run the tests and report which branches of each room they take"
+	@echo "make coverage   run the tests and report which branches of each subpackage they take"
 	@echo "make benchmark  measure beside other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
 	@echo "make docs       build the documentation's site in build/site; a broken link is an error"
 	@echo "make lint       check style with ruff and types with mypy;  make format  mends what it can"
@@ -150,7 +150,7 @@ coverage: $(VENV)/.installed-test
 	-$(COVERAGE) run -m pytest -q -n $(WORKERS) --dist worksteal -m "not exhaustive and $(OURS)" $(TESTS)
 	$(COVERAGE) combine --quiet
 	$(COVERAGE) json --quiet -o $(VENV)/coverage.json
-	$(BIN)/python -m tools.coverage_by_room $(VENV)/coverage.json
+	$(BIN)/python -m tools.coverage_by_subpackage $(VENV)/coverage.json
 
 # Rows that were measured with this very code are left out; AGAIN=1 measures them anew.
 benchmark: $(VENV)/.installed-test

@@ -18,16 +18,16 @@ ROWS = {
 
 def test_every_room_is_in_one_row():
     named = [name for names in ROWS for name in names]
-    rooms = [name for name in ORDER if not name.startswith("_")]
-    assert sorted(name for name in named if name in ORDER) == sorted([*rooms, "__main__"])
+    subpackages = [name for name in ORDER if not name.startswith("_")]
+    assert sorted(name for name in named if name in ORDER) == sorted([*subpackages, "__main__"])
     paths = [name for name in named if "/" in name or "." in name]
     assert [name for name in paths if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("room", [name for name in ORDER if (ROOT / "keras_vit" / name / "__init__.py").exists()])
-def test_a_room_has_a_folder_of_tests_with_its_name(room):
-    (tests,) = [tests for names, tests in ROWS.items() if room in names]
-    assert tests[0] == ("tests/programs" if room == "cli" else f"tests/{room}")
+@pytest.mark.parametrize("subpackage", [name for name in ORDER if (ROOT / "keras_vit" / name / "__init__.py").exists()])
+def test_a_subpackage_has_a_folder_of_tests_with_its_name(subpackage):
+    (tests,) = [tests for names, tests in ROWS.items() if subpackage in names]
+    assert tests[0] == ("tests/programs" if subpackage == "cli" else f"tests/{subpackage}")
 
 
 def test_every_test_is_in_a_row():

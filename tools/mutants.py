@@ -1,7 +1,7 @@
 """Put one small mistake at a time into a copy of the library, and report which mistakes the tests notice.
 
     python -m tools.mutants                        # all mistakes of tools/mutants.toml, about ten minutes
-    python -m tools.mutants --only=optim,layers    # the mistakes of some rooms
+    python -m tools.mutants --only=optim,layers    # the mistakes of some subpackages
     python -m tools.mutants --survivors            # only the mistakes that the tests did not notice in the last run
 
 A mistake is an entry of `tools/mutants.toml`: a file, the text of one line, its replacement, and the tests that should
@@ -46,7 +46,7 @@ class Mutant:
     occurrence: int = 1  # selects one of several equal lines
 
     @property
-    def room(self) -> str:
+    def subpackage(self) -> str:
         """Package or module of the library, or folder of a program."""
         parts = pathlib.PurePath(self.file).parts
         return parts[parts[0] == "keras_vit"].removesuffix(".py")
@@ -223,14 +223,14 @@ def run(mutants: list[Mutant], workers: int, parts: Sequence[str]) -> Iterator[t
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", type=pathlib.Path, default=LIST, help="the file with the mistakes")
-    parser.add_argument("--only", default="", help="rooms, separated by commas; all by default")
+    parser.add_argument("--only", default="", help="subpackages, separated by commas; all by default")
     parser.add_argument("--survivors", action="store_true", help="try only the mistakes that survived the last run")
     parser.add_argument("--fast", action="store_true", help="skip the slow tests")
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
     flags = parser.parse_args()
     mutants = load(flags.list)
     if flags.only:
-        mutants = [mutant for mutant in mutants if mutant.room in flags.only.split(",")]
+        mutants = [mutant for mutant in mutants if mutant.subpackage in flags.only.split(",")]
     if flags.survivors:
         kept = SURVIVORS.read_text(encoding="utf-8").splitlines()
         mutants = [mutant for mutant in mutants if str(mutant) in kept]
@@ -245,16 +245,16 @@ def main() -> None:
     for mutant in mutants:
         if mutant not in tried:
             print(f"invalid   {mutant}", flush=True)
-            counts[mutant.room]["invalid"] += 1
+            counts[mutant.subpackage]["invalid"] += 1
     for mutant, result, seconds in run(tried, flags.workers, parts):
         print(f"{result:9} {seconds:5.0f} s  {mutant}", flush=True)
-        counts[mutant.room][result if result in ("killed", "survived") else "invalid"] += 1
+        counts[mutant.subpackage][result if result in ("killed", "survived") else "invalid"] += 1
         if result != "killed":
             survivors.append(str(mutant))
     SURVIVORS.write_text("".join(f"{line}\n" for line in survivors), encoding="utf-8")
-    print(f"\n{'room':<12} {'killed':>7} {'of':>5}")
-    for room, found in sorted(counts.items()):
-        print(f"{room:<12} {found['killed']:>7} {found.total():>5}")
+    print(f"\n{'subpackage':<12} {'killed':>7} {'of':>5}")
+    for subpackage, found in sorted(counts.items()):
+        print(f"{subpackage:<12} {found['killed']:>7} {found.total():>5}")
     killed, total = (
         sum(found["killed"] for found in counts.values()),
         sum(map(collections.Counter.total, counts.values())),

@@ -262,7 +262,7 @@ async def _read_body(request: Any, bodies: dict[object, bytearray], limits: Limi
                 if total > limits.body_bytes:
                     refusal = f"A request may have at most {limits.body_bytes} bytes. Received: at least {total}.", 413
                 elif len(body) > _SMALL_BYTES and sum(map(len, bodies.values())) > limits.bodies_bytes:
-                    refusal = "The server has no room for another large request. Try again later.", 503
+                    refusal = "The server is processing as many large requests as it can. Try again later.", 503
                 if refusal:
                     body.clear()
                 if total > 4 * limits.body_bytes:

@@ -73,7 +73,9 @@ NOT_TRACED = ("data/readers/", "data/sources.py")
 def test_autograph_can_read_what_users_trace():
     package = pathlib.Path(keras_vit.__file__).parent
     files = [*package.glob("*.py")]
-    files += [path for room in ("layers", "models", "optim", "data") for path in (package / room).rglob("*.py")]
+    files += [
+        path for subpackage in ("layers", "models", "optim", "data") for path in (package / subpackage).rglob("*.py")
+    ]
     unreadable = (ast.NamedExpr, ast.Match, ast.AsyncFunctionDef)
     found = [
         f"{path}:{node.lineno}"
