@@ -3,7 +3,7 @@
     make coverage       # the tests, then this report
 
 Reads the output file of `coverage json`. Coverage shows only which code ran: `python -m tools.mutants` shows which
-mistakes the tests notice.
+mutants the tests detect.
 """
 
 import collections
