@@ -1,4 +1,4 @@
-"""Tables in Markdown files, and the mean and deviation of several runs."""
+"""Tables in Markdown files, and the mean and standard deviation of several runs."""
 
 import os
 import re

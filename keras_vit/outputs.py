@@ -273,7 +273,7 @@ _BY_NAME = {name: kind for kind in reversed(KINDS) for name in (kind.label_kind,
 
 
 def of(name: str | None) -> Output:
-    """Return a kind by its name, the name of its output, or the kind of its labels. None stands for no labels."""
+    """Return a kind by its name, the name of its output, or the kind of its labels. None means no labels."""
     if name not in _BY_NAME:
         raise ValueError(f"output must be one of {NAMES}. Received: output={name!r}.")
     return _BY_NAME[name]

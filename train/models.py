@@ -56,7 +56,7 @@ PAPERS = {
 
 
 MODEL_FILES = "config.json, preprocessor_config.json and model.safetensors"
-STATES = {True: "undamaged", False: "damaged", None: "not known: no hash is stated"}
+STATES = {True: "undamaged", False: "damaged", None: "unknown: the server states no hash"}
 
 
 def main(argv: Sequence[str]) -> int:

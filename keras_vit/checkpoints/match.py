@@ -89,7 +89,7 @@ class Match:
             return
         if ours:
             sizes = f"the file has {classes or 'no'} classes, the model has {model_classes}"
-            self.report.notes.append(f"the head begins at its initial values: {sizes}")
+            self.report.notes.append(f"the head keeps its initial values: {sizes}")
             self.report.reset = ours
         self._drop("" if ours else "the model has no head", *_HEAD)
         if not self._named(self.variables, "pre_logits/"):
@@ -105,7 +105,7 @@ class Match:
             self._drop("the decoder is left out", "decoder_", "mask_token/")
         moved = "norm_after_pooling" in alternatives and self.config.get("norm_after_pooling")
         if moved and not self._named(self.checkpoint.shapes, "fc_norm/"):
-            self._drop("the norm after the pooling begins at its initial values", "encoder_norm/")
+            self._drop("the norm after the pooling keeps its initial values", "encoder_norm/")
             self.report.reset += self._named(self.variables, "fc_norm/")
 
     @staticmethod

@@ -174,7 +174,9 @@ def define_export_flags(num_images: int) -> None:
     define_images_flag("to verify with")
     by_default = f"by default {num_images}, or more if the limits need more"
     flags.DEFINE_integer("num_images", None, f"Number of images to verify with; {by_default}.", 1)
-    difference = "Largest difference of probabilities, of values in deviations, or of masks as a fraction of the pixels"
+    difference = (
+        "Largest difference of probabilities, of values (in standard deviations), or of masks (fraction of pixels)"
+    )
     flags.DEFINE_float("max_difference", None, f"{difference}. The default depends on the precision.")
     flags.DEFINE_float("min_agreement", None, "Minimum top-1 agreement. The default depends on the precision.")
     define_on_bad_image_flag()

@@ -145,8 +145,8 @@ def values_of(source: Source) -> Values:
     for name, center, width in zip(source.value_names, mean, deviation, strict=True):
         if 2**-24 * abs(center) > width / 1000:
             logging.warning(
-                "%s has the mean %g and the deviation %g, but float32 rounds its %s to multiples of %g. Subtract a "
-                "constant, such as the mean, from the numbers.",
+                "%s has the mean %g and the standard deviation %g, but float32 rounds its %s to multiples of %g. "
+                "Subtract a constant, such as the mean, from the numbers.",
                 *(name, center, width, rounded, np.spacing(np.float32(abs(center)))),
             )
     return Values(source.value_names, tuple(mean), tuple(deviation))

@@ -74,7 +74,7 @@ class PredictionTable:
         return dict(zip(self._columns, json.loads(found[0]), strict=True)) if found else None
 
     def needs(self, path: str) -> bool:
-        """Give the image the next position in the file, and return whether it must be predicted."""
+        """Assign the image the next position in the file, and return whether it must be predicted."""
         placed = self._rows.execute("SELECT max(id) FROM positions WHERE path = ?", (path,)).fetchone()[0] or 0
         self._rows.execute("DELETE FROM positions WHERE path = ? AND id <= ?", (path, self._last_old))
         self._add(path)

@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.models.normalization import SYMMETRIC, black_and_white, of_images
 from keras_vit.util import checks
 
-_FAR_OUTSIDE = 4.0  # images normalized with ImageNet's mean and deviation reach 2.7
+_FAR_OUTSIDE = 4.0  # images normalized with ImageNet's mean and standard deviation reach 2.7
 _LOOKED_AT = 32  # number of images of a batch whose values are checked
 
 # Exif orientation -> method of `PIL.Image.Image.transpose` that turns the image upright.
@@ -83,7 +83,7 @@ def _scale_and_offset(model: keras.Model | None) -> tuple[Any, Any]:
     if model is not None and known is None:
         warnings.warn(
             f"The normalization with which the weights of model {model.name!r} were trained is unknown: [-1, 1] is "
-            "assumed. Set model.input_normalization = (mean, deviation), for pixels in [0, 1].",
+            "assumed. Set model.input_normalization = (mean, standard deviation), for pixels in [0, 1].",
             stacklevel=3,
         )
     mean, deviation = np.asarray(known or SYMMETRIC)

@@ -1,4 +1,4 @@
-"""Lease of a bucket URL: an object beside it, which only one process can create and which that process renews."""
+"""Lease of a bucket URL: an object next to it, which only one process can create and which that process renews."""
 
 import contextlib
 import json

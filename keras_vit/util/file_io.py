@@ -37,7 +37,7 @@ def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> None
         others = f" or a URL, {' or '.join(f'{scheme}://' for scheme in schemes)}" if schemes else ""
         raise ValueError(
             f"Expected a path in the file system{others} to write to. Received: {path!r}. Mount the bucket, such as "
-            "with `gcsfuse my-bucket ~/bucket`, and give a path in it; or write to a local path and copy the result."
+            "with `gcsfuse my-bucket ~/bucket`, and pass a path in it; or write to a local path and copy the result."
         )
 
 

@@ -26,8 +26,8 @@ SYSTEM = (
 def find(given: Sequence[str]) -> list[str]:
     """Return the image files for the given names, in order.
 
-    A folder stands for all images in it and its subfolders. A glob pattern stands for its matches, and a text file
-    (`.txt`) for the paths in its lines. `-` stands for the paths in the lines of standard input. Paths that do not
+    A folder means all images in it and its subfolders. A glob pattern means its matches, and a text file
+    (`.txt`) means the paths in its lines. `-` means the paths in the lines of standard input. Paths that do not
     exist are included. A path that is named twice, such as in a list, is returned twice. A path that is also in a
     folder, or matches a pattern, is returned once.
     """

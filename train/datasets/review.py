@@ -152,7 +152,7 @@ def near_duplicates(features: np.ndarray, pixels: np.ndarray) -> tuple[list[tupl
     """Find near duplicates, and measure the distance of each image to its nearest neighbors.
 
     The distance of a pair is the geometric mean of the cosine distances of features and of pixels, each relative to the
-    median distance between neighbors, because all images of a data set may look alike in one of the two.
+    median distance between neighbors, because all images of a data set may be similar in one of the two.
 
     Args:
         features: Features, `[N, D]`.

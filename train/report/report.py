@@ -69,7 +69,7 @@ def write_report(
         distance_images: Images to measure the attention distance on.
         reconstructions: Images for `plots.reconstructions`.
         progress: Whether to show progress bars.
-        note: Sentence below the headline values.
+        note: Sentence below the main values.
     """
     plots.require_matplotlib()
     with_attention = model is not None and layer_walk.has_attention(model)
@@ -139,7 +139,7 @@ def _write(directory: str, name: str, figure: Any) -> bytes:
 def _tiles(
     results: Result | None, data: str, model: keras.Model | None, class_names: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return the headline values with their captions."""
+    """Return the main values with their captions."""
     tiles = []
     if results:
         headline = ("miou", "pixel_accuracy", "accuracy", "mean_average_precision", "mae", "rmse", "r2")

@@ -218,7 +218,7 @@ def _class_labels(
         fraction = next((name for name in found if not name.lstrip("+-").isdecimal()), None)
         if fraction:
             raise ValueError(
-                f"The labels of {location} are numbers with a fraction, such as {fraction}. To predict numbers, give "
+                f"The labels of {location} are numbers with a fraction, such as {fraction}. To predict numbers, pass "
                 f"values=label, as in 'manifest:{location}#values=label'. Class numbers must be integers from 0."
             )
     origin = lambda index: f"line {entries[named[index][0]].line} of {location}"  # noqa: E731

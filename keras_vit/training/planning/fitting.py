@@ -22,7 +22,7 @@ from keras_vit.zoo import hub
 
 SHARE_OF_MEMORY = 0.5
 FEWEST_PER_CLASS = 4  # training images, from which on some of them are held out to choose the best checkpoint
-FEWEST_HELD_OUT = 10  # images that choose; fewer of them would choose by chance
+FEWEST_HELD_OUT = 10  # images that choose; the choice of fewer images would be random
 IMBALANCE = 3  # times as many images in the largest class as in the smallest
 _UNKNOWN_GPU = 16e9  # bytes
 _MEASURED_IMAGES = 32
@@ -243,7 +243,7 @@ def warn_of_imbalance(source: StoredSource) -> None:
     if counts[most] >= IMBALANCE * counts[fewest]:
         logging.warning(
             "The classes have different numbers of images, from %d of %r to %d of %r. "
-            "--config.class_weight_exponent=1 makes all classes count alike in the loss; compare the balanced "
+            "--config.class_weight_exponent=1 gives all classes equal weight in the loss; compare the balanced "
             "accuracies.",
             *(counts[fewest], source.class_names[fewest], counts[most], source.class_names[most]),
         )
