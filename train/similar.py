@@ -1,9 +1,9 @@
-"""Find the images that are most similar to a photograph, in a file of features.
+"""Find the images that are most similar to an image, in a file of features.
 
     keras-vit embed --model=hf:facebook/dinov2-small photos --output=features.npz
     keras-vit similar --model=hf:facebook/dinov2-small --features=features.npz photo.jpg --output=similar.html
 
-The program compares the features of the photograph with the features of all images in the file, which `keras-vit embed`
+The program compares the features of the image with the features of all images in the file, which `keras-vit embed`
 wrote, by their cosine similarity. The model must be the model of the file. --output writes a page with the images.
 """
 
@@ -33,7 +33,7 @@ with cli.imports(__name__):
     from keras_vit.util import file_io, image_files
     from keras_vit.util.progress import track
 
-    from .datasets.review_files import picture
+    from .datasets.review_files import thumbnail
     from .report._images import Gallery, ImageCard
     from .report.render import Page, render
 
@@ -90,7 +90,7 @@ def read(path: str) -> tuple[list[str], np.ndarray]:
 
 def card(path: str, note: str) -> ImageCard:
     with open(path, "rb") as file:
-        return ImageCard(path, picture(file.read()), note=note)
+        return ImageCard(path, thumbnail(file.read()), note=note)
 
 
 if __name__ == "__main__":

@@ -99,10 +99,10 @@ def _with_pillow(image: np.ndarray, height: int, width: int, resample: int) -> n
     old_height, old_width = image.shape[:2]
     is_height_first = height < old_height and old_height - height > 2 * (old_width - width)
     between = (old_width, height) if is_height_first else (width, old_height)
-    picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+    pillow_image = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
     for size in (between, (width, height)):
-        picture = picture.resize(size, Image.Resampling(resample))
-    return np.asarray(picture).reshape(height, width, -1)
+        pillow_image = pillow_image.resize(size, Image.Resampling(resample))
+    return np.asarray(pillow_image).reshape(height, width, -1)
 
 
 def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
