@@ -36,7 +36,7 @@ LOCAL = ("folder:", "manifest:", "digits")  # sources that are not downloaded
 
 common_flags.define_model_flags("Directory of a SavedModel's versions, run, .keras file, checkpoint or artifact.")
 flags.DEFINE_string("name", None, "Name of the model in requests; by default the name of the directory or file.")
-flags.DEFINE_string("host", "localhost", "Address to listen on; 0.0.0.0 makes it reachable from other machines.")
+flags.DEFINE_string("host", "localhost", "Network address to listen on; 0.0.0.0 is reachable from other machines.")
 flags.DEFINE_integer("port", 8501, "Port to listen on; 0 for any free port.", 0, 65535)
 flags.DEFINE_float("grace_seconds", 30.0, "Time in which running requests must finish after SIGTERM.", 1.0)
 

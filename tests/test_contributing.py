@@ -16,7 +16,7 @@ ROWS = {
 }
 
 
-def test_every_room_is_in_one_row():
+def test_every_subpackage_is_in_one_row():
     named = [name for names in ROWS for name in names]
     subpackages = [name for name in ORDER if not name.startswith("_")]
     assert sorted(name for name in named if name in ORDER) == sorted([*subpackages, "__main__"])

@@ -37,7 +37,7 @@ SECONDS = 900  # time limit per mutant, because a mutant can loop forever
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """Mistake: replaces `line` of `file` by `replacement`, both without indentation."""
+    """Mutant that replaces `line` of `file` with `replacement`, both without indentation."""
 
     file: str
     line: str

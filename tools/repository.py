@@ -20,7 +20,7 @@ _CONTACT = """blank_issues_enabled: true
 contact_links:
   - name: Documentation
     url: {url}/tree/main/docs
-    about: Guides, tutorials and answers to frequent questions
+    about: Guides, tutorials and frequent questions
 """
 # By file: a text that occurs once in the file, and its replacement with a URL.
 _TEXTS = {

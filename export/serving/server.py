@@ -138,7 +138,7 @@ def _connection_class(limits: Limits) -> type:
 
 
 def make_app(model: ServedModel, limits: Limits, host: str) -> Callable:
-    """Return the ASGI application that serves a model at `host`, the address that the server listens on."""
+    """Return the ASGI application that serves a model at `host`, the network address that the server listens on."""
     from starlette import applications, exceptions, requests, responses, routing
 
     page, counts = Page(model), metrics.Metrics(model.name)
@@ -234,8 +234,8 @@ def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> lis
 def _is_own(name: str, host: str) -> bool:
     """Return whether `name` may be a name of the server that listens on `host`.
 
-    A web page on the internet may direct its own name to this machine, but not an address or a name without a dot. A
-    server on all addresses of its machine may have any name.
+    A web page on the internet may direct its own name to this machine, but not a network address or a name without a
+    dot. A server on all network addresses of its machine may have any name.
     """
     return host.lower() in ("", "0.0.0.0", "::", name) or bool(re.fullmatch(r"[^.]*|[\d.]+|\[.*\]", name))
 

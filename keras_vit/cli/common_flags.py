@@ -134,7 +134,7 @@ def define_scale_flags(part: str) -> None:
     flags.DEFINE_integer("part_size", 1024, part, 1)
     flags.DEFINE_string("shard", None, "Part of the images, such as 3/64. The parts 0/64 to 63/64 are disjoint.")
     flags.DEFINE_enum("engine", None, ["ray"], "ray: work on a Ray cluster, and write a folder of Parquet files.")
-    flags.DEFINE_string("ray_address", None, "--engine=ray: address of the cluster; by default, Ray starts here.")
+    flags.DEFINE_string("ray_address", None, "--engine=ray: network address of the cluster; default: this machine.")
     flags.DEFINE_integer("workers", None, "--engine=ray: number of workers; by default one per GPU, or per machine.", 1)
     flags.register_validator("shard", lambda text: in_shard("", text or "0/1") is not None)
 

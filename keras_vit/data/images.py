@@ -114,7 +114,7 @@ def decode_and_crop(
 
 
 def _decode_part(encoded: tf.Tensor, window: tf.Tensor, smallest: int | None) -> tf.Tensor:
-    """Decode a window of a JPEG. A smaller scale only transforms the low frequencies of the 8 x 8 blocks."""
+    """Decode a window of a JPEG. A smaller scale decodes only the low frequencies of the 8 x 8 blocks."""
     if smallest is None:
         return tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
     ratios = (1, 2, 4, 8)
@@ -201,7 +201,7 @@ def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     def number(pair):  # [..., 2] -> [...]
         return tf.where(little, pair[..., 0] + 256 * pair[..., 1], 256 * pair[..., 0] + pair[..., 1])
 
-    # Two of the four bytes of the offset suffice, because the directory lies within a block of 64 KiB.
+    # Two of the four bytes of the offset suffice, because the directory is within a block of 64 KiB.
     offset = tf.where(little, number(head[4:6]), number(head[6:8]))
     directory = headers.read(encoded, start + offset, 2 + 12 * 512)
     entries = tf.reshape(directory[2:], [512, 12])

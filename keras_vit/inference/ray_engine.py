@@ -149,7 +149,7 @@ def run(
         images: Paths or URLs of images, and of tar and Parquet files with images.
         folder: Folder or URL to write to. Finished files are kept.
         part_size: Images per file.
-        address: Address of a Ray cluster; by default, Ray starts on this machine.
+        address: Network address of a Ray cluster; by default, Ray starts on this machine.
         workers: Number of workers; by default one for each GPU or, without GPUs, for each machine.
         **options: Arguments of `PartitionWriter`.
 

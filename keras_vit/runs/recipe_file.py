@@ -57,7 +57,7 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
         raise ValueError(f"--config={value}: {error}" if colon or not known else str(error)) from error
     except (ImportError, OSError):
         raise
-    except Exception as error:  # any mistake in the file
+    except Exception as error:  # any error in the file
         raise ValueError(f"{_location(error, path)}: {type(error).__name__}: {error}") from error
     if not isinstance(recipe, Recipe):
         raise ValueError(f"get_config() in {path} must return a keras_vit.recipe.Recipe. It returned: {recipe!r}")

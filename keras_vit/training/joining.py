@@ -29,7 +29,8 @@ def joining() -> Iterator[None]:
     """Wait for all workers of TF_CONFIG. Within the block, TensorFlow or JAX connects them.
 
     TensorFlow itself would wait for an hour without a message, and would block all Python threads. Before that, each
-    worker listens on its own address until every other worker has connected to it and has read its name and its job.
+    worker listens on its own network address until every other worker has connected to it and has read its name and its
+    job.
 
     Raises:
         Interrupted: If the port of this worker is not free, or if a worker has not started after ten minutes.
@@ -73,10 +74,10 @@ def _end(reason: str) -> None:
 
 
 def meet(addresses: dict[str, str], own: str, job: str = "") -> None:
-    """Wait until this worker has reached all other workers at their addresses, and they have reached this worker.
+    """Wait until this worker has reached all other workers, and they have reached this worker.
 
-    `addresses` are those of all workers by name, and `own` is the name of this worker. Two jobs with the same
-    addresses differ in `job`.
+    `addresses` are the network addresses of all workers by name, and `own` is the name of this worker. Two jobs with
+    the same network addresses differ in `job`.
     """
     job = hashlib.sha256(f"{addresses} {job}".encode()).hexdigest()[:16]
     others = {name: address for name, address in addresses.items() if name != own}

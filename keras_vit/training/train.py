@@ -164,7 +164,7 @@ def scheduled_evaluators(
 ) -> evaluators.Scheduled:
     """Return the evaluators of the recipe. Each evaluation uses the current weights.
 
-    All of their data are opened now, so that a mistake ends the program before training starts.
+    All of their data are opened now, so that an error ends the program before training starts.
     """
     output, shape = recipe.task.output(recipe), state.model.config.image_shape
     values = state.model.values.to_dict() if state.model.values else {}

@@ -47,7 +47,7 @@ worker.serve(dict(steady=steady, dies=dies, vanishes=vanishes, refuses=refuses),
 # Of `Work` in worker.py.
 FIELDS = {"task", "model", "batch", "precision", "image_size", "arguments", "without", "folder"}
 
-# Another one, which is given its answers.
+# A process whose results are given.
 CLOCK = """
 import sys, json
 print('{"ready": true}', flush=True)
@@ -408,7 +408,7 @@ def test_rates_are_medians_over_the_rounds():
     answers = [{"seconds": 1.0, "rates": {"a": rate}} for rate in (1.0, 5.0, 2.0)]
     code = (
         "import sys, json\nprint('{\"ready\": true}', flush=True)\n"
-        "for line, answer in zip(sys.stdin, json.loads(sys.argv[1])): print(json.dumps(answer), flush=True)"
+        "for line, result in zip(sys.stdin, json.loads(sys.argv[1])): print(json.dumps(result), flush=True)"
     )
     (result,) = interleaved.run([interleaved.System("m", (sys.executable, "-c", code, json.dumps(answers)))], 3)
     assert result.rates == {"a": 2.0}

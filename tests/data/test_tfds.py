@@ -14,7 +14,7 @@ CLASSES = ("cat", "dog", "eel")
 
 
 class Numbered(tfds.core.GeneratorBasedBuilder):
-    """Picture number i has only the value i."""
+    """Image number i has only the value i."""
 
     VERSION = tfds.core.Version("1.0.0")
 

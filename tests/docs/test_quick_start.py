@@ -47,7 +47,7 @@ def test_it_is_short():
 
 
 def test_the_first_screen():
-    """A sentence, a picture, `make demo`, `make test` and five lines to own images; the home of the pages is alike."""
+    """A sentence, an image, `make demo`, `make test` and five lines to own images; the home of the pages is alike."""
     first = README.partition("\n## ")[0]
     sentence, picture = first.split("\n\n")[1:3]
     assert sentence.count(". ") == 0 and picture.startswith("![") and len(first.splitlines()) <= 40

@@ -1,12 +1,27 @@
-"""The documentation uses the words of its glossary."""
+"""Pages, docstrings, comments, messages and names of tests use the words of the glossary."""
 
 import re
-
-import pytest
+import subprocess
+from collections.abc import Iterator
 
 from tests.docs import pages
 
 GLOSSARY = pages.ROOT / "docs" / "glossary.md"
+KINDS = (".py", ".md", ".html", ".js", ".sh", "Makefile")
+# Texts in which an avoided word has another meaning.
+ALLOWED = re.compile(
+    r"(network|IPv6) address(es)?|(L-BFGS|Newton-Schulz) iterations?|turned (on|off)|torchvision\.transforms",
+    re.IGNORECASE,
+)
+# The strings and comments of a Python file, and the names of its tests.
+PYTHON = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*|(?<=def )test_\w+', re.DOTALL
+)
+# What is not prose in them: code, commands, URLs, and the names of arguments.
+CODE = re.compile(
+    r"```.*?```|`[^`]*`|https?:\S+|\{[^{}]*\}|^ *(>>>|\.\.\.) [^\n]*|[^\n]*keras-vit [^\n]*|^ +\w+: ",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def avoided() -> dict[str, str]:
@@ -17,20 +32,45 @@ def avoided() -> dict[str, str]:
     return {word.strip(): row[0] for row in rows[1:] for word in row[1].split(",") if word.strip()}
 
 
-def test_the_glossary_is_read():
-    assert avoided()["artefact"] == "artifact"
+def blank(found: re.Match) -> str:
+    """Return the line breaks of a text, so that line numbers stay."""
+    return "\n" * found[0].count("\n") or " "
 
 
-@pytest.mark.parametrize("page", [page for page in pages.PAGES if page != GLOSSARY], ids=pages.name_of)
-def test_words(page):
+def prose(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield the texts of a file that people read, each with its line number."""
+    if name.endswith(".md"):
+        yield 1, pages.prose(text)
+    elif name.endswith(".py"):
+        for found in PYTHON.finditer(text):
+            if found[0].startswith("test_"):
+                yield text.count("\n", 0, found.start()) + 1, found[0].replace("_", " ")
+            elif " " in found[0]:
+                yield text.count("\n", 0, found.start()) + 1, CODE.sub(blank, found[0])
+    else:
+        yield 1, text
+
+
+def wrong_words(name: str, text: str) -> list[str]:
+    """Return the avoided words in a file, each with its line and the word to use."""
+    lowered = text.lower()
+    words = {word: better for word, better in avoided().items() if word in lowered}
+    if not words:
+        return []
+    # Not a part of a path, a file name or a quoted name.
+    pattern = re.compile(rf"(?<![\w/.'-])({'|'.join(map(re.escape, words))})(s|es)?(?![\w/']|\.\w)", re.IGNORECASE)
     found = []
-    for number, line in enumerate(pages.prose(page.read_text(encoding="utf-8")).splitlines(), 1):
-        for word, better in avoided().items():
-            if re.search(rf"\b{re.escape(word)}s?\b", line, re.IGNORECASE):
-                found.append(f"line {number}: {word}; the glossary says {better}")
+    for first, part in prose(name, text):
+        for match in pattern.finditer(ALLOWED.sub(blank, part)):
+            line = first + part.count("\n", 0, match.start())
+            found.append(f"{name}:{line}: {match[0]}; the glossary says {words[match[1].lower()]}")
+    return found
+
+
+def test_words():
+    found = []
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=pages.ROOT, capture_output=True, text=True, check=True).stdout
+    for name in names.split("\0"):
+        if name.endswith(KINDS) and name not in ("docs/glossary.md", "tests/docs/test_words.py"):
+            found += wrong_words(name, (pages.ROOT / name).read_text(encoding="utf-8"))
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)
-def test_no_marks_of_a_merge(page):
-    assert not re.search(r"^(<{7}|>{7}) ", page.read_text(encoding="utf-8"), re.MULTILINE)

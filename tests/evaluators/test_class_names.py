@@ -15,7 +15,7 @@ KNOWN = ("apple", "kiwi", "plum")
 
 
 def measured(names, known=KNOWN, truth=None, evaluator="classification", card=None, **changes):
-    """The result on two images of each class, where the model's answers are right if it has the class.
+    """The result on two images of each class, where the model's predictions are right if it has the class.
 
     `truth` are the names that the model has for the classes of the data, if they are not equal.
     """

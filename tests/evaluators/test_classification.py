@@ -121,7 +121,7 @@ def test_calibration_error_of_a_perfectly_calibrated_model_is_zero():
 
 
 def test_equal_scores_share_a_rank_as_in_scikit_learn():
-    """A model that answers the same for every image has the precision of chance, in any order of the images."""
+    """A model with the same prediction for every image has the precision of chance, in any order of the images."""
     scores, targets = np.zeros((4, 1)), np.array([[True], [False], [False], [False]])
     assert metrics.mean_average_precision(scores, targets) == metrics.mean_average_precision(scores, targets[::-1])
     sklearn, rng = pytest.importorskip("sklearn.metrics"), np.random.default_rng(0)
@@ -180,7 +180,7 @@ def test_wrong_options_are_refused():
 
 
 def test_calibration_bins_include_their_right_edge(monkeypatch):
-    """arXiv:1706.04599, section 2: the bins are ((m - 1) / M, m / M]. Here both confidences lie in (0.5, 0.75]."""
+    """arXiv:1706.04599, section 2: the bins are ((m - 1) / M, m / M]. Here both probabilities are in (0.5, 0.75]."""
     probabilities = np.array([[0.75, 0.25], [0.375, 0.625]])
     monkeypatch.setattr(evaluators.classification, "CALIBRATION_BINS", 4)
     metrics = evaluators.ClassificationMetrics(2, scores_are="probabilities")

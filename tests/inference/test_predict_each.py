@@ -159,7 +159,7 @@ def test_equal_probabilities_are_in_the_order_of_the_classes():
 
 
 def files_of(mode, **options):
-    """Yield the file and the opened image of a picture in this mode, for each format that has the mode."""
+    """Yield the file and the opened image of this mode, for each format that has the mode."""
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (3, 4, 3), np.uint8)).resize((40, 30))
     picture = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50) if mode == "I;16" else picture
     for kind in ("JPEG", "PNG"):
@@ -185,7 +185,7 @@ def test_pillow_image_gives_the_prediction_of_its_file(mode, orientation):
 
 
 def test_pillow_modes_without_a_file_format_are_converted():
-    """YCbCr, HSV and floats are the picture; only the first frame of a file is in the file of the image."""
+    """YCbCr, HSV and floats are the image; only the first frame of a file is in the file of the image."""
     gray, colors = (np.full((9, 9, *more), 77, np.uint8) for more in ((), (3,)))
     for image in (
         Image.fromarray(colors).convert("YCbCr"),

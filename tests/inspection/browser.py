@@ -40,7 +40,7 @@ class Browser:
 
     Attributes:
         problems: Errors in the console of the page, exceptions, and failed requests.
-        requests: Addresses that the page asked for.
+        requests: URLs that the page requested.
     """
 
     def __init__(self, profile):
@@ -78,7 +78,7 @@ class Browser:
         os.close(self._write)
 
     def send(self, method, **parameters):
-        """Calls a method of the debugging protocol and returns its answer."""
+        """Calls a method of the debugging protocol and returns its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if hasattr(self, "_session"):
@@ -96,7 +96,7 @@ class Browser:
         ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0))
         chunk = os.read(self._read, 1 << 20) if ready else b""
         if not chunk:
-            raise RuntimeError("The browser ended, or does not answer.")
+            raise RuntimeError("The browser ended, or does not respond.")
         *messages, self._buffer = (self._buffer + chunk).split(b"\0")
         for message in map(json.loads, messages):
             if "id" in message:
@@ -115,7 +115,7 @@ class Browser:
             self.requests.append(parameters["request"]["url"])
 
     def open(self, url, ready):
-        """Opens an address and waits until the expression `ready` is true on the page."""
+        """Opens a URL and waits until the expression `ready` is true on the page."""
         self.send("Page.navigate", url=url)
         self.wait(f"document.readyState === 'complete' && Boolean({ready})")
 

@@ -112,7 +112,7 @@ def test_used_run_directory_is_refused_for_another_recipe(whole):
 
 
 def test_changed_recipe_keeps_the_record_of_the_first(whole, tmp_path):
-    """Torn files of the first are repaired."""
+    """Damaged files of the first are repaired."""
     directory = shutil.copytree(whole[0], tmp_path / "run")
     (directory / "checkpoints" / "checkpoint").write_bytes(b"\xff\xfe")
     with open(directory / "metrics.jsonl", "ab") as file:

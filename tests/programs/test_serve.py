@@ -36,7 +36,7 @@ def test_model_name_follows_from_the_path(tmp_path):
     (tmp_path / "pets.keras").write_bytes(b"")
     name_of = load("export.serve").name_of
     assert [name_of(f"{tmp_path}/{path}") for path in ("pets.v2/", "pets.keras")] == ["pets.v2", "pets"]
-    assert name_of("ViT_S14:dinov2") == "ViT_S14-dinov2"  # an address ends its name with a colon
+    assert name_of("ViT_S14:dinov2") == "ViT_S14-dinov2"  # a URL ends its name with a colon
 
 
 @pytest.mark.slow

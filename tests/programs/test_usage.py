@@ -162,7 +162,7 @@ def test_a_missing_place_is_named(program):
 @pytest.mark.parametrize("program", WRITE)
 def test_urls_are_not_taken_for_folders(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    scheme = "s3" if program in ("train.sweep", "train.vtab") else "ftp"  # other programs publish to buckets
+    scheme = "s3" if program in ("train.sweep", "train.vtab") else "ftp"  # other programs write to buckets
     code, output = run(program, *(argument.format(f"{scheme}://bucket/place") for argument in WRITE[program]))
     assert code == 2
     assert "Expected a path in the file system" in output and f"{scheme}://bucket/place" in output

@@ -54,7 +54,7 @@ def test_restore_without_checkpoints_returns_none(tmp_path):
 
 
 def test_incomplete_later_checkpoints_are_deleted(tmp_path):
-    """The run resumed from step 20. With the torn one kept instead, step 25 would have no whole one beside it."""
+    """The run resumed from step 20. Otherwise the damaged one would be kept instead of step 20."""
     saved(tmp_path, [10, 20, 30])
     data_file(tmp_path, 30).write_bytes(b"torn")
     assert restored(tmp_path) == 20

@@ -110,7 +110,7 @@ def test_training_matches_the_reference(way, on_devices):
 
 
 def test_explained_variance_computed_by_hand():
-    """1 where the prediction is right, 0 where it is the mean of the removed pixels."""
+    """1 where the prediction is right, 0 where it is the mean of the masked pixels."""
     task = tasks.bind(recipe("mae(normalize_pixels=False, mask_ratio=0.5)"))
     images = np.random.default_rng(0).normal(size=(3, 8, 8, 3)).astype("float32")
     order = np.array([[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]], np.int32)

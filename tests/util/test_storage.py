@@ -1,4 +1,4 @@
-"""Files in buckets: local copies, their publication, kills in the middle of it, and owners of addresses."""
+"""Files in buckets: local copies, their upload, kills during the upload, and leases of URLs."""
 
 import contextlib
 import itertools

@@ -17,7 +17,7 @@ class LocalHub:
     """Repositories by name, as {file name: content}.
 
     Attributes:
-        address: Value for `HF_ENDPOINT`.
+        url: Value for `HF_ENDPOINT`.
         sent: Names of the files that were sent.
         listed: Revisions whose files were listed.
         gated: Names of the repositories whose license nobody has accepted.
@@ -27,7 +27,7 @@ class LocalHub:
 
     def __init__(self):
         self.repositories, self.sent, self.listed, self.gated, self.lies, self.cut = {}, [], [], set(), set(), None
-        self.address = ""
+        self.url = ""
 
     def answer(self, handler):
         path = handler.path.partition("?")[0]
@@ -91,7 +91,7 @@ def serving():
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        hub.address = f"http://127.0.0.1:{server.server_port}"
+        hub.url = f"http://127.0.0.1:{server.server_port}"
         yield hub
         server.shutdown()
 
@@ -107,6 +107,6 @@ def local_hub(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)  # not in 0.30
     hub.fetch.cache_clear()
     with serving() as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.address)
+        monkeypatch.setenv("HF_ENDPOINT", running.url)
         yield running
     hub.fetch.cache_clear()

@@ -25,7 +25,7 @@ from .render import Figure, Page, render
 FIGURES = "figures"
 _HELP = {
     "Reconstruction of masked patches": "Input, visible patches, and predicted patches.",
-    "Predicted against true values": "Each dot is an image. Exact predictions lie on the diagonal.",
+    "Predicted against true values": "Each dot is an image. Exact predictions are on the diagonal.",
     "Training": "The training loss includes augmentation and label smoothing, so it can exceed the evaluation loss.",
     "Filters of the first layer": "Principal components of the filters that read the pixels; gray is zero.",
     "Similarity of positions": "Each panel compares the position embedding of one patch with all position embeddings.",

@@ -91,7 +91,7 @@ def _scan(function, state, sequences):
     """
     if keras.backend.backend() != "tensorflow":
         return ops.scan(lambda state, elements: function(state, elements), state, sequences)
-    # Keras' loops let TensorFlow run up to ten iterations in parallel, which would use as much memory as attention
+    # Keras' loops let TensorFlow run up to ten loop bodies in parallel, which would use as much memory as attention
     # without chunks.
     import tensorflow as tf
 

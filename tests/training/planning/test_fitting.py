@@ -543,7 +543,10 @@ def test_only_steps_need_images_that_choose(machine, tmp_path):
     ]
     parts = [(each.data.train_split, each.data.eval_split, each.data.test_split) for each in found]
     assert parts == [("train", "test", "test"), PARTS]
-    assert [(each.total_steps > 0, each.head_images) for each in found] == [(False, 72), (True, 63)]  # a seventh of 24, rounded down, of each of 3 classes
+    assert [(each.total_steps > 0, each.head_images) for each in found] == [
+        (False, 72),
+        (True, 63),
+    ]  # 1/7 of 24 per class
 
 
 @pytest.mark.slow
