@@ -1,4 +1,4 @@
-"""The page about a trained network contains its results; the programs compute correctly on small inputs."""
+"""The page about a trained model contains its results; the programs compute correctly on small inputs."""
 
 import json
 

@@ -153,8 +153,8 @@ def test_multi_label_metrics_computed_by_hand():
 @pytest.mark.parametrize(
     ("scores", "labels", "options", "message"),
     [
-        (np.zeros((2, 3)), [0, 3], {}, r"labels must lie in \[0, 3\)\. Received: 3"),
-        (np.zeros((2, 3)), [0, -1], {}, r"labels must lie in \[0, 3\)\. Received: -1"),
+        (np.zeros((2, 3)), [0, 3], {}, r"labels must be in \[0, 3\)\. Received: 3"),
+        (np.zeros((2, 3)), [0, -1], {}, r"labels must be in \[0, 3\)\. Received: -1"),
         (np.zeros((2, 3)), [0], {}, "one row for each of the 2 rows"),
         (np.zeros((2, 3)), [0, 1], {"mask": [1.0]}, r"valid of shape \(1,\)"),
         (np.zeros((2, 3)), np.zeros((2, 3)), {}, "need output='sigmoid'"),

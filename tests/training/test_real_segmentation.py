@@ -1,4 +1,4 @@
-"""Segmentation on the features of a trained network must succeed. `make test-real` runs these tests."""
+"""Segmentation on the features of a trained model must succeed. `make test-real` runs these tests."""
 
 import pytest
 
