@@ -58,7 +58,7 @@ CASES = {
     "loop of links": (3, [24, 6], r"Links .* skipped: [^ ]*/dog/again, [^ ]*/loop\."),
     "empty class": (3, [24, 6], r"without images are left out: [^ ]*/fox\."),
     "class without test images": (4, [25, 6], r"without images in the split 'test': fox\."),
-    "other file types": (3, [24, 6], r"beside .*beside\.jpg.*2 \.tiff, 1 \.heic, 1 without an extension, 1 \.txt\."),
+    "other file types": (3, [24, 6], r"next to .*beside\.jpg.*2 \.tiff, 1 \.heic, 1 without an extension, 1 \.txt\."),
 }
 
 
