@@ -92,7 +92,7 @@ def predict(argv: Sequence[str]) -> int:
     check_flags(argv[1:])
     paths, total = image_files.listed(argv[1:], *conditions())
     if total == 0:
-        logging.warning("No image is left: --shard=%s, --sort=%s.", options.shard, options.sort)
+        logging.warning("No image is left to predict with --shard=%s and --sort=%s.", options.shard, options.sort)
         return 0
     model = storage.fetched(options.model, options.checkpoint)
     check_output(opening.stated_output(model))

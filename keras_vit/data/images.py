@@ -184,7 +184,7 @@ def _find_exif(encoded: tf.Tensor) -> tf.Tensor:
             lambda offset, found: (offset < end) & (found == end),
             lambda offset, found: step(offset),
             (tf.cast(start, tf.int64), end),
-            maximum_iterations=10_000,  # a hostile file may have millions
+            maximum_iterations=10_000,  # a malicious file may have millions
         )[1]
 
     flagged = headers.has(encoded, b"VP8X", 12) & (headers.read(encoded, 20, 1)[0] // 8 % 2 == 1)

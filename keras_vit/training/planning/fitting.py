@@ -21,7 +21,7 @@ from keras_vit.util.progress import duration
 from keras_vit.zoo import hub
 
 SHARE_OF_MEMORY = 0.5
-FEWEST_PER_CLASS = 4  # training images, from which on some of them are held out to choose the best checkpoint
+FEWEST_PER_CLASS = 4  # minimum of training images for holding some out to choose the best checkpoint
 FEWEST_HELD_OUT = 10  # images that choose; the choice of fewer images would be random
 IMBALANCE = 3  # times as many images in the largest class as in the smallest
 _UNKNOWN_GPU = 16e9  # bytes
