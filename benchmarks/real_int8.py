@@ -57,12 +57,12 @@ def measure(
     def compare(make: Callable[[], tuple[str, Run]]) -> dict[str, Any]:
         path, run = make()
         found = [run(some) for some in (index, queries)]
-        ours, theirs = (nearest(*features) for features in (found, expected))
+        quantized, original = (nearest(*features) for features in (found, expected))
         seconds = cpu_seconds(run, queries[:1])
         return {
             "difference": float(np.abs(found[1] - expected[1]).max() / np.abs(expected[1]).max()),
-            "neighbor": float((ours == theirs).mean()),
-            "class": float((labels[ours] == labels[theirs]).mean()),
+            "neighbor": float((quantized == original).mean()),
+            "class": float((labels[quantized] == labels[original]).mean()),
             "megabytes": model_card.size_of(path) / 1e6,
             "milliseconds": 1e3 * seconds,
         }

@@ -213,21 +213,21 @@ def _bind(rules, names, depth, forward):
     remaining = dict.fromkeys(names)
     bindings = []
     for item in rules:
-        ours, theirs = (item.stored, item.variables) if forward else (item.variables, item.stored)
+        source, target = (item.stored, item.variables) if forward else (item.variables, item.stored)
         if "{*}" in item.variables[0]:
             bindings += _bind_stack(item, remaining, depth, forward)
             continue
         for name in list(remaining):
-            numbers = _numbers(ours[0], name)
+            numbers = _numbers(source[0], name)
             if numbers is None or name not in remaining:
                 continue
-            mine = tuple(_fill(template, numbers) for template in ours)
-            if not all(part in remaining for part in mine):
+            matched = tuple(_fill(template, numbers) for template in source)
+            if not all(part in remaining for part in matched):
                 continue
-            for part in mine:
+            for part in matched:
                 del remaining[part]
-            other = tuple(_fill(template, numbers) for template in theirs)
-            bindings.append(Binding(*((mine, other) if forward else (other, mine)), item.transform))
+            counterparts = tuple(_fill(template, numbers) for template in target)
+            bindings.append(Binding(*((matched, counterparts) if forward else (counterparts, matched)), item.transform))
     return bindings, list(remaining)
 
 

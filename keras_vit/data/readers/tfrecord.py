@@ -214,11 +214,11 @@ def _counts(paths: list[str], info: dict) -> list[int]:
     if None in described:
         logging.info("Counting the records of %d files, from %s.", len(paths), paths[0])
     counts = [count_records(path) for path in paths]
-    for path, count, told in zip(paths, counts, described, strict=True):
-        if told is None and not count:
+    for path, count, stated in zip(paths, counts, described, strict=True):
+        if stated is None and not count:
             raise ValueError(f"{path} has no records. Copy or write it again. If it should be empty, remove it.")
-        if told not in (None, count):
-            raise ValueError(f"{path} has {count:,} records, but {INFO_FILE} states {told!r}. Write the files again.")
+        if stated not in (None, count):
+            raise ValueError(f"{path} has {count:,} records, but {INFO_FILE} states {stated!r}. Write the files again.")
     return counts
 
 
