@@ -33,14 +33,14 @@ def fresh_kernels():
 
 @pytest.fixture(autouse=True)
 def collections_stay_short(request):
-    """Look only through what a test has made itself when garbage is collected: that took a third of the time."""
+    """Collect only the objects that a test has created: collections of all objects took a third of the time."""
     yield
     if request.node.get_closest_marker("slow"):
         leave_out_of_collections()
 
 
 def leave_out_of_collections():
-    """Collect garbage a last time among everything there is, which mostly stays to the end of the process."""
+    """Collect garbage a last time and exclude the remaining objects, which mostly live until the process ends."""
     gc.collect()
     gc.freeze()
 
@@ -68,7 +68,7 @@ def no_determinism_left():
 
 
 def pytest_collection_modifyitems(items):
-    """Start with the longest tests: what is left for the end can be shared."""
+    """Start with the longest tests, so that the processes finish at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

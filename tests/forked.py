@@ -1,4 +1,4 @@
-"""Programs in separate processes, forked from one that has imported TensorFlow: each saves these seconds."""
+"""Programs in processes that are forked from one that has imported TensorFlow, to save the import time."""
 
 import atexit
 import multiprocessing

@@ -1,4 +1,4 @@
-"""The option `--no-skips`: a test that nobody runs is a failure."""
+"""The option `--no-skips`: a skipped test is a failure."""
 
 import pytest
 

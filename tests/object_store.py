@@ -1,4 +1,4 @@
-"""A store of objects on the disk in the place of `s3://`: objects appear as a whole; no rename, no append."""
+"""An object store on the disk in place of `s3://`: objects appear as a whole; no rename, no append."""
 
 import os
 import pathlib

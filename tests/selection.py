@@ -6,7 +6,7 @@ EXHAUSTIVE = pytest.mark.exhaustive
 
 
 def cases(values, quick, others=pytest.mark.slow):
-    """Values for `parametrize`. The quick ones run always, the others get a mark.
+    """Values for `parametrize`. The quick cases always run, and the other cases get a mark.
 
     Args:
         values: The cases; a tuple is a case of several arguments.

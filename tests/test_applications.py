@@ -1,4 +1,4 @@
-"""The constructors of the published variants, `keras_vit.ViT_B16` and its like."""
+"""The constructors of the published variants, such as `keras_vit.ViT_B16`."""
 
 import inspect
 import re

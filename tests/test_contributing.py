@@ -25,7 +25,7 @@ def test_every_subpackage_is_in_one_row():
 
 
 @pytest.mark.parametrize("subpackage", [name for name in ORDER if (ROOT / "keras_vit" / name / "__init__.py").exists()])
-def test_a_subpackage_has_a_folder_of_tests_with_its_name(subpackage):
+def test_each_subpackage_has_a_test_folder_of_its_name(subpackage):
     (tests,) = [tests for names, tests in ROWS.items() if subpackage in names]
     assert tests[0] == ("tests/programs" if subpackage == "cli" else f"tests/{subpackage}")
 

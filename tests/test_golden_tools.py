@@ -1,4 +1,4 @@
-"""Each golden file has a program that makes it again; the programs are imported without the projects."""
+"""Each golden file has a program that regenerates it; the programs are imported without the other projects."""
 
 import fnmatch
 import importlib

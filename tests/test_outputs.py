@@ -1,4 +1,4 @@
-"""Every kind of output predictions every question that the package asks."""
+"""Every kind of output has all properties that the package needs."""
 
 import numpy as np
 import pytest

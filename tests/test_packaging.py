@@ -104,7 +104,7 @@ def test_the_tests_that_the_makefile_names_exist():
 def test_wheel_contains_only_the_package(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     info = f"{wheel.name.split('-')[0]}-{wheel.name.split('-')[1]}.dist-info"
-    # site-packages gains one name only: no top-level `train`, `export` or `tests`
+    # site-packages gains only one name: no top-level `train`, `export` or `tests`
     assert {name.split("/")[0] for name in names} == {"keras_vit", info}
     expected = {pathlib.Path("keras_vit", f"_{path.relative_to(ROOT)}") for path in ROOT.glob("train/**/*.py")}
     expected = {path for path in expected if "configs" not in path.parts}

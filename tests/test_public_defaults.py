@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from export.serving import server
-from keras_vit import inspection, layers, optim, outputs, recipe
+from keras_vit import inspection, layers, optim, recipe
 from keras_vit.data import parse
 from keras_vit.evaluators import fewshot, knn, linear_probe
 from keras_vit.exporting import verify
@@ -182,25 +182,3 @@ def test_layers_have_the_defaults_of_the_options_of_models(name):
         option = options.get(NAMES.get(own, own), parameter.empty)
         if parameter.empty not in (parameter.default, option):
             assert parameter.default == option or {parameter.default, option} <= {None, False}, own
-
-
-def test_tolerances_of_exports_match_their_documentation():
-    """Float32 kernels add in another order; quantized files may lose one point of accuracy."""
-    gates = {name: dataclasses.astuple(verify.tolerance_of(name)) for name in outputs.PRECISIONS}
-    assert gates == {
-        "float32": (1e-4, 1.0, None),
-        "bfloat16": (0.1, 0.98, None),  # 8 significant bits
-        "float16": (0.02, 0.999, None),  # 11 significant bits
-        "dynamic_int8": (0.5, 0.99, None),
-        "int8": (1.0, 0.9, 0.01),
-        "int16x8": (1.0, 0.95, 0.01),
-    }
-    relative = {name: verify.tolerance_of(name, output="features").max_difference for name in gates}
-    expected = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02}
-    assert relative == {**expected, "dynamic_int8": 0.1, "int8": 0.25, "int16x8": 0.25}
-
-
-def test_regularization_strengths_of_the_linear_probe():
-    assert linear_probe.L2["lbfgs"] == tuple(10.0**k for k in range(-6, 2))
-    assert linear_probe.L2["ridge"] == tuple(2.0**k for k in range(-4, 21, 4))
-    assert linear_probe.HELD_OUT == 0.1

@@ -150,7 +150,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_message_names_the_mistake(name):
+def test_message_names_the_wrong_argument(name):
     call, error_type, words = CASES[name]
     with pytest.raises(error_type) as error:
         call()

@@ -23,7 +23,7 @@ PREPROCESS = f"decode|resize({SIZE})|value_range(-1, 1)"
 
 
 def model(seed=0, **arguments):
-    """A Vision Transformer of two small blocks whose weights are random, the head's too."""
+    """A Vision Transformer of two small blocks with random weights, including the head."""
     options = {**ARGUMENTS, "patch_size": 8, "num_layers": 2, "image_size": SIZE, "classes": len(CLASS_NAMES)}
     network = models.VisionTransformer(**{**options, **arguments})
     return randomize(network, seed)
@@ -37,7 +37,7 @@ def regression(values, **arguments):
 
 
 def randomize(network, seed=0):
-    """Move every variable to a random value of its own, so that no unused or mistaken one can hide."""
+    """Move every variable to a random value of its own, so that unused or exchanged variables change the outputs."""
     rng = np.random.default_rng(seed)
     for variable in network.variables:
         if "seed_generator" not in variable.path:

@@ -103,7 +103,7 @@ def test_adapter_of_every_matrix_equals_the_merged_base_model(name, tmp_path):
     found = np.asarray(base(images))
     np.testing.assert_allclose(found, np.asarray(expected(images)), rtol=1e-4, atol=1e-4 * np.abs(found).max())
     assert np.abs(found - before).max() > 0.01 * np.abs(found).max()
-    # Trained on, query, key and value have a first factor each, which one matrix has beside each other.
+    # After further training, query, key and value have different first factors, which are stacked in one matrix.
     for layer in layers_with_lora(base):
         layer.lora_kernel_a.assign(layer.lora_kernel_a + rng.normal(0, 0.1, layer.lora_kernel_a.shape))
     path = keras_vit.save_adapter(base, tmp_path / "written", naming="published" if name[:2] == "hf" else None)
@@ -202,7 +202,7 @@ QUERIES = ("query", "layer.0.attn.query", "layer.1.attn.query", "blocks.1.query"
     ],
 )
 def test_target_modules_match_as_in_peft(fields, targets, tmp_path):
-    """As peft's `check_target_module_exists`: lists name the ends of modules."""
+    """As in peft's `check_target_module_exists`, the entries of a list are suffixes of module names."""
     config = adapter_fields(tmp_path, **fields)
     assert tuple(module for module in QUERIES if config.is_target(module)) == targets
 

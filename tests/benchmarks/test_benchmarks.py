@@ -47,7 +47,7 @@ worker.serve(dict(steady=steady, dies=dies, vanishes=vanishes, refuses=refuses),
 # Of `Work` in worker.py.
 FIELDS = {"task", "model", "batch", "precision", "image_size", "arguments", "without", "folder"}
 
-# A process whose results are given.
+# A worker that reports given results.
 CLOCK = """
 import sys, json
 print('{"ready": true}', flush=True)
@@ -191,7 +191,7 @@ def documents(folder):
 
 @pytest.mark.slow
 def test_the_program_measures_records_and_writes_the_tables(tmp_path, monkeypatch):
-    """Two systems: this package, and one whose environment cannot be made."""
+    """Two systems: this package, and one whose environment cannot be created."""
     script = tmp_path / "script.py"
     script.write_text(WORKER.format(folder=str(interleaved.WORKERS)))
     work = {"batch": 6, "arguments": {"seconds": 2.0}}

@@ -47,7 +47,7 @@ def test_pages_quote_only_measured_accuracies(page):
 
 
 def test_demo_measures_the_train_and_evaluate_commands(program, monkeypatch, tmp_path):
-    """Stand-ins replace both commands and write the same files and output."""
+    """Fakes replace both commands and write the same files and output."""
     calls = []
 
     def run_program(backend, arguments):

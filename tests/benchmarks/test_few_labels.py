@@ -17,7 +17,7 @@ def few_labels():
 
 
 def test_labeled_images_are_balanced_nested_and_separate_from_validation(few_labels):
-    """As many of each class, a smaller share within a larger one, and none to choose settings on among them."""
+    """Equal numbers per class; a smaller subset is part of a larger one; no validation image is among them."""
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(10), 100))
     few, validation = few_labels.choose(labels, 0.01, 200)
     many, again = few_labels.choose(labels, 0.1, 200)
@@ -29,7 +29,7 @@ def test_labeled_images_are_balanced_nested_and_separate_from_validation(few_lab
 
 @pytest.fixture
 def workdir(few_labels, tmp_path, monkeypatch):
-    """Random images, and stand-ins for the programs, which write fixed results."""
+    """Random images, and fake programs that write fixed results."""
     rng = np.random.default_rng(0)
     arrays = {f"x_{split}": rng.integers(0, 256, (200, 28, 28)).astype("uint8") for split in ("train", "test")}
     np.savez(tmp_path / "all.npz", **arrays, y_train=np.arange(200) % 10, y_test=np.arange(200) % 10)

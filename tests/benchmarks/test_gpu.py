@@ -16,7 +16,7 @@ from tests.training import small_runs
 
 @pytest.fixture
 def environment(tmp_path):
-    """JAX on the CPU, and a `tensorflow` that is not there."""
+    """JAX on the CPU, without an importable `tensorflow`."""
     pytest.importorskip("jax")
     blocked = tmp_path / "blocked" / "tensorflow"
     blocked.mkdir(parents=True)

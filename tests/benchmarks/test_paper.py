@@ -273,7 +273,7 @@ def test_document_lists_missing_runs(study, tmp_path):
 
 
 @pytest.mark.slow
-def test_document_of_finished_and_of_incomplete_panels(study, tmp_path):
+def test_document_states_finished_and_incomplete_panels(study, tmp_path):
     pytest.importorskip("matplotlib")
     finish_all(study, paper.PANELS["pooling"], CLAIMS["pooling"])
     for path in itertools.islice(paper.PANELS["positions"].runs(study), 4):
@@ -338,7 +338,7 @@ def test_attention_figures_are_drawn_from_trained_models(study, tmp_path):
     assert "of 3 statements hold" in text and "| 1 |" in text
 
 
-def test_similarity_of_near_and_far_positions():
+def test_near_and_far_similarity_computed_by_hand():
     y, x = np.mgrid[:3, :3].reshape(2, -1)
     matrix = np.where((y[:, None] == y) | (x[:, None] == x), 0.5, 0.1)
     np.fill_diagonal(matrix, 1.0)

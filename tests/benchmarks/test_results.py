@@ -45,7 +45,7 @@ def test_the_models_have_recipes():
 
 
 def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
-    """Stand-ins replace all programs and write their results: two seeds of one model, later the transfer."""
+    """Fakes replace all programs and write their results: two seeds of one model, later the transfer."""
     results_program = programs.load("benchmarks.results")
     accuracies = {"bit_0": 0.9, "bit_1": 0.92, "finetune_0": 0.8, "scratch_0": 0.7, "scratch_low_rate_0": 0.6}
 
@@ -81,7 +81,7 @@ def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
     of_models, of_transfer = capsys.readouterr().out.strip().split("\n\n")
     assert of_bit in of_models, "what was finished before stays in the tables"
     assert [line.split("|")[-2].strip() for line in of_transfer.splitlines()[2:]] == ["80.00", "70.00", "60.00"]
-    for name in ("scratch_low_rate_1", "bit_old"):  # one without its like, and one of somebody else
+    for name in ("scratch_low_rate_1", "bit_old"):  # one without a counterpart, and one of another project
         shutil.copytree(tmp_path / "bit_0", tmp_path / name)
     with flagsaver.flagsaver(workdir=str(tmp_path)):
         assert results_program.finished("scratch") == [0] and results_program.finished("bit") == [0, 1]

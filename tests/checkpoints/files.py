@@ -1,4 +1,4 @@
-"""Small checkpoint files for the tests, made from golden ones."""
+"""Small checkpoint files for the tests, derived from golden files."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Wrong arguments: the message names the argument and the next step, and nothing is written or changed."""
+"""Wrong arguments: the message names the argument and the remedy, and nothing is written or changed."""
 
 import re
 

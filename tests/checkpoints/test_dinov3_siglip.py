@@ -78,7 +78,7 @@ def test_files_of_other_projects_give_golden_outputs_and_are_written_back(name, 
             continue
         written.append(format)
         assert files.config_of(path) == model.config
-        # As the other project reads it: without the note in the header.
+        # As the other project reads it: without the metadata in the header.
         tensors = load_file(os.path.join(path, "model.safetensors"))
         config = json.loads((tmp_path / format / "config.json").read_text())
         bare = files.write_directory(tmp_path / f"bare_{format}", tensors, config)
@@ -374,7 +374,7 @@ def test_unsupported_arguments_of_timm_are_refused(name, changes, tmp_path):
 
 
 @pytest.mark.slow
-def test_new_head_on_a_loaded_encoder(tmp_path):
+def test_loaded_encoder_gets_a_new_head(tmp_path):
     path = files.golden_path("hf_dinov2_registers")
     model = model_from_checkpoint(path, classes=3, pooling="token+gap")
     assert model.output_shape == (None, 3) and model.get_layer("head").kernel.shape == (64, 3)

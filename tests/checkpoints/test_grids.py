@@ -91,7 +91,7 @@ def test_files_without_grid_load_unchanged_into_equal_tables(format, tokens, gri
     """Into a model whose table is as long, the table is loaded as it is."""
     model = make(grid, tokens)
     path = write(model, tmp_path, format)
-    if format == "timm":  # without configuration and note
+    if format == "timm":  # without configuration and metadata
         tensors = load_file(tmp_path / "x" / "model.safetensors")
         path = files.write_directory(tmp_path / "foreign", tensors)
     else:
@@ -142,7 +142,7 @@ def test_grid_that_does_not_match_the_table_is_refused(tmp_path):
         model_from_checkpoint(path, grid=(3, 4))
 
 
-def test_one_entry_more_than_a_square_is_the_class_token_in_big_vision(tmp_path):
+def test_extra_position_entry_of_big_vision_is_the_class_token(tmp_path):
     tensors = dict(np.load(write(make((3, 3)), tmp_path, "google")))
     tensors["pos_embedding"] = tensors.pop("Transformer/posembed_input/pos_embedding")
     model = model_from_checkpoint(files.write_npz(tmp_path / "x.npz", tensors))
@@ -150,7 +150,7 @@ def test_one_entry_more_than_a_square_is_the_class_token_in_big_vision(tmp_path)
 
 
 def test_grid_of_the_file_precedes_the_grid_of_the_model(tmp_path):
-    """A table of 2 x 8 in a model of 4 x 4: as many entries, at other places."""
+    """A table of 2 x 8 in a model of 4 x 4: as many entries, at other positions."""
     source, model = make((2, 8), "none"), make((4, 4), "none", seed=None)
     report = load_checkpoint(model, write(source, tmp_path, "google"))
     assert any("from 2x8 to 4x4" in note for note in report.notes)
@@ -168,7 +168,7 @@ def test_position_embeddings_of_timm_precede_the_pretraining_size_in_the_configu
     config = json.loads((tmp_path / "noted" / "config.json").read_text())
     del config["model_args"]["img_size"]
     config["pretrained_cfg"]["input_size"] = [3, 64, 64]
-    tensors = load_file(tmp_path / "noted" / "model.safetensors")  # without the note
+    tensors = load_file(tmp_path / "noted" / "model.safetensors")  # without the metadata
     assert files.config_of(files.write_directory(tmp_path / "bare", tensors, config)).image_size == tiny.SIZE
 
 
@@ -183,7 +183,7 @@ def test_sizes_of_timm_are_height_and_width(stated, tmp_path):
         del config["model_args"]["img_size"]
     else:
         config["pretrained_cfg"]["input_size"] = [3, 64, 64]
-    tensors = load_file(tmp_path / "noted" / "model.safetensors")  # without the note
+    tensors = load_file(tmp_path / "noted" / "model.safetensors")  # without the metadata
     path = files.write_directory(tmp_path / "bare", tensors, config)
     assert tuple(files.config_of(path).image_size) == (16, 48)
     images = np.random.default_rng(0).uniform(-1, 1, (1, 16, 48, 3)).astype("float32")

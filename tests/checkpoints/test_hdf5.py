@@ -1,4 +1,4 @@
-"""HDF5 files in archives are read without reading the archive again and again."""
+"""HDF5 files in archives are read without rereading the archive."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Written files open in `transformers`, `timm` and `vit-pytorch` and give the same logits, and the other way round.
+"""Written files open in `transformers`, `timm` and `vit-pytorch` and give the same logits, and vice versa.
 
 Run with the extra [interop] installed: `pytest -m interop`.
 """
@@ -30,7 +30,7 @@ class _Anything(type):
 
 
 class _Stub(types.ModuleType):
-    """Stands for torchvision, which is imported for data pipelines and models that are not used here."""
+    """Stub of torchvision, which is imported for data pipelines and models that are not used here."""
 
     __path__ = []
 

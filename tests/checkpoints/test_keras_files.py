@@ -272,7 +272,7 @@ def test_file_system_that_does_not_respond_is_reported(tmp_path, monkeypatch):
 
 @pytest.fixture
 def probed_once(monkeypatch):
-    """The other process that looks at HDF5 files starts once for each content: three ways open the same file."""
+    """The process that checks HDF5 files starts once per content, although three functions open the same file."""
     probe, seen = KerasFile._probe, set()
 
     def probe_once(self, *part):
@@ -342,7 +342,7 @@ def test_members_with_paths_outside_the_archive_are_not_extracted(valid, no_code
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", ["Lambda", "TorchModuleWrapper", "TFSMLayer"])
-def test_safe_mode_applies_in_a_process_that_disabled_it(layer, valid, tmp_path):
+def test_safe_mode_applies_even_if_the_process_disabled_it(layer, valid, tmp_path):
     path = tmp_path / "model.keras"
     rewrite(valid / "dense.keras", path, **CRAFTED[layer][1])
     errors = []
@@ -404,7 +404,7 @@ def test_stored_files_of_older_versions_open(path):
     [{}, {"mlp": "swiglu"}, {"output_projection": "none", "qkv_bias": False}, {"head_dim": 6}, {"num_layers": 3}],
 )
 def test_the_weights_of_blocks_are_counted_from_the_arguments(arguments):
-    """So that no file builds a model of more weights than it has."""
+    """No file can build a model with more weights than the file contains."""
     model = tiny.model(**arguments)
     blocks = [layer for layer in model.layers if layer.name.startswith("encoderblock")]
     kernels = [weight for block in blocks for weight in block.weights if weight.path.endswith("kernel")]

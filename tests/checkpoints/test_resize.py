@@ -55,7 +55,7 @@ def test_every_method_keeps_constants(method, old, new):
     np.testing.assert_allclose(matrix.sum(axis=1), 1.0, rtol=1e-12)  # double precision
 
 
-def test_bilinear_of_pixel_centres():
+def test_bilinear_resizing_uses_pixel_centers():
     np.testing.assert_allclose(
         interpolation_matrix(4, 2, "bilinear", np), [[1, 0], [0.75, 0.25], [0.25, 0.75], [0, 1]], rtol=1e-12
     )
@@ -232,7 +232,9 @@ def test_loading_into_a_model_with_another_resizing_method_is_reported():
     other = type(own).from_config({**own.get_config(), "position_resizing": "reference"})
     report = load_checkpoint(other, files.golden_path("hf_vit"))
     assert any("'reference'" in note and "'bicubic'" in note for note in report.notes)
-    chosen = load_checkpoint(other, files.golden_path("hf_vit"), method="reference")  # the user knows better
+    chosen = load_checkpoint(
+        other, files.golden_path("hf_vit"), method="reference"
+    )  # the argument of the user takes precedence
     assert not any("'bicubic'" in note for note in chosen.notes)
     assert not any("'bicubic'" in note for note in load_checkpoint(own, files.golden_path("hf_vit")).notes)
 

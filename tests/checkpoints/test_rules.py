@@ -65,7 +65,7 @@ def test_stated_sizes_are_positive_integers_or_pairs():
         assert position_grid.stated_size(value) is None
 
 
-def test_square_numbers():
+def test_square_numbers_are_recognized():
     found = [count for count in range(-1, 18) if position_grid.is_square(count)]
     assert found == [1, 4, 9, 16]
     large = (10**17 + 1) ** 2  # whose root is not a floating-point number
@@ -143,7 +143,7 @@ def test_attention_heads_follow_from_published_widths(width, heads):
     """Table 1 of arXiv:2010.11929, table 2 of arXiv:2106.04560 (g and G), and So400m of arXiv:2305.13035."""
     source = types.SimpleNamespace(metadata={}, path="x")
     assert _torch._guess_heads(source, width, None)[0] == heads
-    assert _torch._guess_heads(source, width, 8)[0] == 8  # the model knows better
+    assert _torch._guess_heads(source, width, 8)[0] == 8  # the model takes precedence
     source.metadata = {"arguments": {"num_heads": 4}}
     assert _torch._guess_heads(source, width, 8)[0] == 4  # and so does the file
     source.metadata = {}

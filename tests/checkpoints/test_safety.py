@@ -53,7 +53,7 @@ def test_pytorch_pickles_are_refused_with_the_remedy(tmp_path):
     refused(tmp_path, "safetensors.torch.save_file")
 
 
-def test_truncated_files_and_error_pages(tmp_path):
+def test_truncated_files_and_html_error_pages_are_refused(tmp_path):
     for name in ("vit_gap", "hf_vit"):
         data = files.golden_path(name).read_bytes()
         for size in (0, 1, 7, 100, len(data) // 2, len(data) - 1):
@@ -89,7 +89,7 @@ def test_weights_with_nan_or_infinity_are_refused(value, tmp_path):
     for variable, array in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(np.asarray(variable), array)
     load_checkpoint(model, path, allow_nonfinite=True)
-    load_checkpoint(model, path, head="reset")  # a tensor that is not used does no harm
+    load_checkpoint(model, path, head="reset")  # an unused tensor is ignored
 
 
 @pytest.mark.slow

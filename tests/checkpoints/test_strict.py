@@ -123,7 +123,7 @@ def test_channels_that_cannot_be_adapted_leave_the_model_unchanged():
 
 
 @pytest.mark.slow
-def test_bit_and_vit_are_told_apart():
+def test_bit_and_vit_files_are_distinguished():
     with pytest.raises(ValueError, match="contains a BiT ResNet"):
         load_checkpoint(keras_vit.VisionTransformer(**SIZES), files.golden_path("bit_big_vision"))
     with pytest.raises(ValueError, match="contains a Vision Transformer"):
@@ -174,7 +174,7 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     assert [item.name for item in tmp_path.iterdir()] == ["model.npz"] and path.read_bytes() == b"what was there"
 
 
-def test_wrong_arguments_of_saving(tmp_path):
+def test_wrong_arguments_of_saving_are_refused(tmp_path):
     model = files.golden_model("vit_gap")
     with pytest.raises(ValueError, match="Did you mean 'google'"):
         save_checkpoint(model, tmp_path / "x", format="gogle")
@@ -188,7 +188,7 @@ def test_wrong_arguments_of_saving(tmp_path):
 
 
 def big_transfer(tmp_path):
-    """Returns a file in the names of the published BiT files, without our note."""
+    """Return a file with the names of the published BiT files, without our metadata."""
     return files.write_npz(tmp_path / "BiT-M.npz", files.tensors_of("bit_big_transfer"))
 
 
@@ -198,7 +198,7 @@ def bit(**arguments):
 
 @pytest.mark.slow
 def test_pool_padding_of_published_bit_files_is_compared(tmp_path, caplog):
-    # Their max-pooling was padded with zeros, which changes the outputs; nothing said so.
+    # Their max-pooling was padded with zeros, which silently changes the outputs.
     path = big_transfer(tmp_path)
     with caplog.at_level("WARNING", logger="absl"):
         report = load_checkpoint(bit(), path)
@@ -285,12 +285,12 @@ def test_attention_heads_are_64_wide_by_default(project, width, heads, tmp_path)
     model = keras_vit.VisionTransformer(8, width, 1, 1, 16, image_size=16, classes=2, activation="gelu")
     save_checkpoint(model, tmp_path / "written", format=project)
     tensors = load_file(tmp_path / "written" / "model.safetensors")
-    bare = files.write_directory(tmp_path / "bare", tensors)  # neither a configuration nor a note
+    bare = files.write_directory(tmp_path / "bare", tensors)  # neither a configuration nor metadata
     assert model_from_checkpoint(bare).get_config()["num_heads"] == heads
 
 
 @pytest.mark.slow
-def test_position_entries_of_timm_s_tokens_are_added_to_them(tmp_path):
+def test_position_embeddings_of_timm_tokens_are_added_to_the_tokens(tmp_path):
     """The golden file has entries for patches only. With entries, and tokens that are smaller by them, it is the same.
 
     timm/models/vision_transformer.py, _pos_embed: without `no_embed_class` the table is added to all tokens.

@@ -143,7 +143,7 @@ def test_rectangular_grids_are_kept_and_never_guessed(tmp_path):
     ours = model_from_checkpoint(path)
     assert ours.get_config()["image_size"] == [16, 48]
     np.testing.assert_array_equal(np.asarray(ours(images)), np.asarray(source(images)))
-    foreign = files.write_npz(tmp_path / "foreign.npz", dict(np.load(path)))  # without our note
+    foreign = files.write_npz(tmp_path / "foreign.npz", dict(np.load(path)))  # without our metadata
     with pytest.raises(ValueError, match=r"grid=\(height, width\)"):
         model_from_checkpoint(foreign)
     for arguments in ({"grid": (2, 6)}, {"image_size": (16, 48)}):
@@ -152,7 +152,7 @@ def test_rectangular_grids_are_kept_and_never_guessed(tmp_path):
 
 
 @pytest.mark.slow
-def test_square_number_of_patches_on_a_rectangular_grid(tmp_path):
+def test_square_number_of_patches_keeps_a_rectangular_grid(tmp_path):
     source = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=(16, 64), classes=3)
     path = save_checkpoint(source, tmp_path / "ours.npz")
     assert model_from_checkpoint(path).get_config()["image_size"] == [16, 64]

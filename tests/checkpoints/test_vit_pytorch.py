@@ -81,7 +81,7 @@ def test_missing_number_of_heads_is_refused(name):
 
 
 def test_missing_patch_size_is_refused():
-    name = "vit_pytorch_one_head"  # 4 x 6 pixels of one channel; without a projection behind it, one head is certain
+    name = "vit_pytorch_one_head"  # 4 x 6 pixels of one channel; without an output projection, there is one head
     with pytest.raises(CheckpointError, match="patch_size"):
         architecture_of(path_of(name))
     found = architecture_of(path_of(name), patch_size=(4, 6), grid=(3, 4))[1]
@@ -172,7 +172,7 @@ def test_model_wrapped_in_a_module_is_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_new_head_and_another_image_size():
+def test_file_loads_with_a_new_head_and_another_image_size():
     name = "vit_pytorch_cls"
     model = model_from_checkpoint(path_of(name), num_heads=3, image_size=48, classes=7)
     assert model.output_shape == (None, 7) and model.config.grid == (6, 6)

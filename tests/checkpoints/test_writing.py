@@ -45,7 +45,7 @@ def test_interrupted_writes_never_mix_weights_and_class_names(target, stop_after
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(os, "replace", replace)
         save_checkpoint(double, path, format="huggingface", class_names=B)
-        raise KeyboardInterrupt  # a file has one configuration: it never comes to a third
+        raise KeyboardInterrupt  # a single file has one configuration, so that no third file is written
     read = model_from_checkpoint(path)
     old = np.array_equal(read.get_layer("head").bias, model.get_layer("head").bias)
     assert read.class_names == tuple(A if old else B)
@@ -71,7 +71,7 @@ def test_empty_directory_receives_all_files_at_once(model, tmp_path, monkeypatch
 
 
 def test_configuration_and_preprocessor_for_other_programs_are_written(tmp_path):
-    """Our reader does without these."""
+    """Our reader does not need these fields."""
     names = ("ape", "bee", "cat")
     model = tiny.model(num_layers=1, image_size=(16, 24), classes=3, activation="gelu")
     path = save_checkpoint(model, tmp_path / "x", format="huggingface", class_names=names)

@@ -1,4 +1,4 @@
-"""Configurations beside written tensors, by hand. Our reader infers most fields; other projects' code reads them.
+"""Configurations next to written tensors, with expected values by hand. Other projects' code reads these fields.
 
 The names and meanings of the fields are those of transformers' configuration classes, of timm's `create_model` and
 `pretrained_cfg`, and of vit-pytorch's constructors.

@@ -58,7 +58,7 @@ def test_tpu_slices_are_found_by_name(name, devices, topology):
         ("v5e-12", "chips.* v5e-4"),
     ],
 )
-def test_unknown_targets(name, message):
+def test_unknown_targets_are_refused(name, message):
     with pytest.raises(ValueError, match=message):
         targets.parse(name)
 
@@ -146,7 +146,7 @@ class Fake:
 
 @pytest.mark.parametrize("each", [GIB // 4096, GIB // 100, GIB // 20, 3 * GIB, 7 * GIB])
 @pytest.mark.parametrize("start", [8, 512, 80_000])
-def test_the_largest_batch(each, start):
+def test_largest_batch_fits_and_the_next_larger_does_not(each, start):
     fake = Fake(GIB // 2, each)
     found = fake.planner().largest_batch(Setting(start))
     largest = min(7.5 * GIB // each, 4_096)
@@ -246,7 +246,7 @@ def test_the_program_names_the_remedy(planned, capsys):
         assert expected in text
 
 
-def test_the_program_as_json(planned, capsys):
+def test_program_prints_json(planned, capsys):
     planned.data.batch_size = 64
     programs.call("tools.compile_plan.__main__", "--target=v5e-8", "--json", "--nosearch")
     content = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""The TPU's own compiler takes every step that runs inside of `strategy.run`, on a machine without a TPU.
+"""The TPU compiler compiles every step that runs in `strategy.run`, on a machine without a TPU.
 
 A few cases are in the default run, all of them in `make test-tpu`. Nothing is run: that the numbers are right is tested
 elsewhere, on other hardware.
@@ -160,7 +160,7 @@ def test_train_step_compiles_for_every_tpu_generation(structure, target, monkeyp
 
 @pytest.mark.tpu
 @pytest.mark.parametrize(("fsdp", "slices"), [(False, 1), (True, 1), (True, 2)])
-def test_the_program_on_the_jax_backend(fsdp, slices):
+def test_program_compiles_a_jax_step(fsdp, slices):
     command = [sys.executable, "-m", "tools.compile_plan", "--config=digits", "--target=v5e-8", "--json"]
     command += [
         "--nosearch",

@@ -1,4 +1,4 @@
-"""Every model of the family at small width, with everything that can be in a step, for the TPU's compiler."""
+"""Every model of the family at small width, with every option of a step, for the TPU compiler."""
 
 import dataclasses
 
@@ -50,7 +50,7 @@ SETTINGS = {"plain": {}, **FEATURES, "everything": EVERYTHING}
 
 
 def has(model: recipes.Model, setting: str) -> bool:
-    """Whether a model knows the fields of a setting: BiT ResNets have no noise."""
+    """Whether a model has the fields of a setting: BiT ResNets have no dropout and no stochastic depth."""
     return model.variant in VIT or setting not in ("dropout", "drop-path")
 
 

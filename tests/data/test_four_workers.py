@@ -1,4 +1,4 @@
-"""The order of examples on four workers: every example once per epoch, exact resuming, and other numbers of workers.
+"""The order of examples on four workers: every example once per epoch, exact resuming, and a changed number of workers.
 
 The items of a pipeline determine its examples, so no image is decoded.
 """

@@ -1,4 +1,4 @@
-"""Items in parallel, items in the place of unreadable ones, and bounds of labels and files."""
+"""Items in parallel, replacements of unreadable items, and limits of labels and files."""
 
 import numpy as np
 import pytest

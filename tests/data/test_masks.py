@@ -107,7 +107,7 @@ def test_scaled_crop_enlarges_smaller_images():
 
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_masks_are_aligned_with_the_upright_image(orientation):
-    """The crop of a JPEG is otherwise decoded before it is rotated."""
+    """Otherwise, the crop of a JPEG would be decoded before the image is rotated."""
     stored = COLORS[MASK] if orientation == 1 else np.rot90(COLORS[MASK])
     encoded = example_images.encode(stored, "JPEG", quality=95, exif=example_images.exif_block(orientation))
     function = preprocess.host_function("decode_jpeg_and_inception_crop(90)")

@@ -68,7 +68,7 @@ def test_cutmix_pastes_a_box_and_blends_labels(compiled, alphas):
 
 
 def test_mixup_and_cutmix_together_apply_one_of_the_two():
-    """The sign tells which; a positive number mixes as mixup alone does."""
+    """The sign decides which; a positive number mixes like mixup without CutMix."""
     for first, second in zip(apply(0.8, mixup=0.2, cutmix=1.0), apply(0.8, mixup=0.2), strict=True):
         np.testing.assert_allclose(first, second, atol=1e-6)
 

@@ -92,7 +92,7 @@ def test_central_crop_rounds_its_offset_as_requested(rounding, rounded):
 
 @pytest.mark.slow
 def test_inception_crop_areas_are_within_their_bounds(image):
-    """Areas are spread between the bounds; the result has the asked-for size."""
+    """Areas are spread between the bounds; the result has the requested size."""
     ramp = np.broadcast_to(np.arange(200, dtype=np.uint8)[:, None, None], (200, 200, 3))
     crops = draws("inception_crop()", ramp, 200)
     for crop in crops:  # a window of the image

@@ -152,7 +152,7 @@ def test_classes_without_rows_and_empty_files_are_reported(tmp_path, caplog):
     assert "'train': a" in note and "train-1-of-2.parquet has no rows" in caplog.text
 
 
-def test_a_row_group_with_fewer_rows_than_stated(tmp_path):
+def test_row_group_with_fewer_rows_than_stated_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     write(path, range(4))
     place = [np.asarray(value) for value in (str(path).encode(), 1, 4)]

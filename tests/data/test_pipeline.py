@@ -243,7 +243,7 @@ def test_every_epoch_is_a_different_permutation(size):
 
 @pytest.mark.slow
 def test_permutations_are_even():
-    """Each example stands at each place about equally often."""
+    """Each example is at each position about equally often."""
     size, count = 8, 2000
     epochs = tf.repeat(tf.range(count, dtype=tf.int64), size)
     index = tf.tile(tf.range(size, dtype=tf.int64), [count])
@@ -254,7 +254,7 @@ def test_permutations_are_even():
 
 
 def test_seed_keys_are_stable():
-    """They decide what a resumed run sees, so they must not change between versions."""
+    """Resumed runs depend on them, so they must not change between versions."""
     assert seeds.key(0, "order") == 3278857439845718984
     assert len({seeds.key(seed, use, place) for seed in range(3) for use in "ab" for place in range(3)}) == 18
 

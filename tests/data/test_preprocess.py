@@ -195,7 +195,7 @@ def test_encoded_images_require_decode():
 
 
 def test_repeated_random_operations_draw_independently():
-    """Two flips in a row must not cancel: each place in the string has its own numbers."""
+    """Two flips in a row must not cancel: each position in the string has its own random numbers."""
     image = tf.constant(np.arange(6, dtype=np.uint8).reshape(1, 2, 3))
     function = preprocess.host_function("flip_lr|flip_lr")
     flipped = [(function({"image": image}, 0, p)["image"] != image).numpy().any() for p in range(40)]

@@ -1,4 +1,4 @@
-"""Which patches are hidden, by hand."""
+"""Random selection of masked patches, with expected values by hand."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from keras_vit.data import seeds
 
 @pytest.mark.slow
 def test_shares_of_corrupted_patches_match_bert():
-    """BERT's: 80% become the mask token, 10% another patch, 10% stay. Of two patches, another is the other one."""
+    """As in BERT: 80% become the mask token, 10% another patch, 10% stay unchanged."""
     sources, corrupted = seeds.patch_corruptions(0, tf.constant(1, tf.int64), 4000, 2, 1)
     sources, corrupted = np.array(sources), np.array(corrupted)
     assert corrupted.sum(axis=1).tolist() == [1] * 4000

@@ -1,4 +1,4 @@
-"""An image is never on both sides: neither by its path nor by its content."""
+"""An image is never in both parts, neither by its path nor by its content."""
 
 import shutil
 

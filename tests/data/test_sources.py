@@ -65,7 +65,7 @@ def arrays(count=20, classes=4):
     return rng.integers(0, 256, (count, 6, 5), dtype=np.uint8), np.arange(count) % classes
 
 
-def test_npz_as_keras_writes_it(tmp_path):
+def test_npz_in_the_layout_of_keras_datasets_is_read(tmp_path):
     (x, y), (x_test, y_test) = arrays(), arrays(8)
     path = tmp_path / "a.npz"
     np.savez(path, x_train=x, y_train=y[:, None], x_test=x_test, y_test=y_test, class_names=["a", "b", "c", "d"])
@@ -75,7 +75,7 @@ def test_npz_as_keras_writes_it(tmp_path):
     np.testing.assert_array_equal(data.open_source(f"npz:{path}").labels(), y)
 
 
-def test_npz_with_validation_and_several_labels(tmp_path):
+def test_npz_with_validation_split_and_multi_label_data_is_read(tmp_path):
     x, _ = arrays()
     labels = (np.random.default_rng(0).random((20, 5)) < 0.4).astype(np.int64)
     path = tmp_path / "a.npz"
@@ -184,7 +184,7 @@ def npy_header(shape):
 
 
 @pytest.mark.slow
-def test_npz_that_unpacks_to_far_more_is_refused_before(tmp_path):
+def test_npz_bomb_is_refused_before_unpacking(tmp_path):
     file = zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED)
     with file, file.open("images.npy", "w") as member:
         member.write(npy_header((600, 1024, 1024)))
@@ -303,7 +303,7 @@ def test_truncated_compressed_idx_is_refused(idx_folder):
 
 
 def test_idx_that_unpacks_to_more_than_its_header_states(idx_folder):
-    """The unpacked size at the end of the file, which it is modulo 2**32, may lie."""
+    """The unpacked size at the end of the file, which is stored modulo 2**32, may be wrong."""
     path = idx_folder / "train-images-idx3-ubyte.gz"
     images, _ = arrays()
     content = idx(images)
@@ -313,7 +313,7 @@ def test_idx_that_unpacks_to_more_than_its_header_states(idx_folder):
         data.open_source(f"idx:{idx_folder}")
 
 
-def test_idx_that_claims_gigabytes_is_refused_before(idx_folder):
+def test_idx_bomb_is_refused_before_unpacking(idx_folder):
     path = idx_folder / "train-images-idx3-ubyte.gz"
     header = struct.pack(">BBBBIII", 0, 0, 8, 3, 20, 60_000, 60_000)
     packed = gzip.compress(header)

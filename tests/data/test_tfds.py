@@ -1,4 +1,4 @@
-"""TensorFlow Datasets, with a small data set that is made on the spot."""
+"""TensorFlow Datasets, with a small data set that the tests create."""
 
 import numpy as np
 import pytest

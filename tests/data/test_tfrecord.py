@@ -272,7 +272,7 @@ def test_an_interrupted_call_resumes(tmp_path):
 
 
 def test_written_files_survive_a_power_failure(tmp_path, monkeypatch):
-    """A file that is empty would stay so: a repeated call keeps those that the description names."""
+    """An empty file would stay empty, because a repeated call keeps the files that the description names."""
     disk = FaultyDisk(monkeypatch, tmp_path)
     writer.write_tfrecords(data.open_source("digits", "test[:8]"), str(tmp_path), "test", 2)
     disk.lose_power()

@@ -35,7 +35,7 @@ def test_nothing_that_users_read_names_a_module_or_a_file_of_the_clone():
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_commands_of_recipes(path):
+def test_commands_in_recipe_docstrings_are_valid(path):
     """They name programs, flags, recipes and fields that exist."""
     text = re.sub(r"\\\n\s*", " ", path.read_text(encoding="utf-8").split('"""')[1].replace("\\\\", "\\"))
     found = re.findall(r"^ {4}(\S+ .*)$", text, re.MULTILINE)

@@ -58,13 +58,13 @@ def test_programs_and_flags_exist(page):
         "pip install 'keras-vision-transformers[cpus]'",
     ],
 )
-def test_mistakes_are_found(wrong):
+def test_wrong_commands_are_detected(wrong):
     with pytest.raises(AssertionError):
         check(wrong)
 
 
 @pytest.mark.slow
-def test_every_mention_of_a_program():
+def test_mentioned_programs_and_flags_exist():
     """In the Makefile, workflows, pages, notebooks, docstrings, help texts and messages."""
     wrong, count = [], 0
     for path in FILES:
@@ -79,7 +79,7 @@ def test_every_mention_of_a_program():
 
 
 @pytest.mark.slow
-def test_every_flag_in_a_message_or_docstring():
+def test_flags_in_messages_and_docstrings_exist():
     """Messages name flags without their command: each is a flag of a program."""
     names = OTHERS.union(*(known_flags(module) for module in PROGRAMS.values()))
     wrong = []
@@ -107,14 +107,14 @@ def test_a_wrong_mention_is_found(text, message):
         check_mention(module, arguments)
 
 
-def test_flags_up_to_the_next_command():
+def test_flags_belong_to_the_preceding_command():
     text = "`keras-vit plan --config=digits --devices=N`, then keras-vit sweep --seeds=3 -- --distribute=mirrored"
     assert mentions(text) == [("train.plan", ["--config=digits", "--devices=N"]), ("train.sweep", ["--seeds=3"])]
     for module, arguments in mentions(text):
         check_mention(module, arguments)
 
 
-def test_strings_of_code():
+def test_strings_are_extracted_from_code():
     assert strings("def f(x):\n  'doc'\n  return f'keras-vit train --workdir={x}/run'") == [
         "doc",
         "keras-vit train --workdir=VALUE/run",

@@ -67,7 +67,7 @@ def parsed(path, kind):
     return text_format.Parse(read(path), kind())
 
 
-def test_the_configuration_of_models():
+def test_model_configuration_is_valid():
     published = pytest.importorskip("tensorflow_serving.config.model_server_config_pb2")
     (config,) = parsed(CONFIG / "models.config", published.ModelServerConfig).model_config_list.config
     assert config.base_path == f"/models/{config.name}" and config.model_platform == "tensorflow"
@@ -79,7 +79,7 @@ def test_the_configuration_of_models():
     assert set(rolled.version_labels.values()) == set(rolled.model_version_policy.specific.versions) == {1, 2}
 
 
-def test_the_configurations_of_batches_and_metrics():
+def test_batching_and_monitoring_configurations_are_valid():
     wrapped = ".google.protobuf.Int64Value"
     names = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads")
     fields = [("BatchingParameters", name, number, wrapped) for number, name in enumerate(names, 1)]
@@ -128,7 +128,7 @@ def test_the_training_image_is_built_from_the_files_of_the_wheel():
     assert json.loads(dict(found)["ENTRYPOINT"]) == ["keras-vit"]
 
 
-def test_kubernetes():
+def test_kubernetes_manifests_are_consistent():
     deployment, service, scaler = documents("kubernetes.yaml")
     pod = deployment["spec"]["template"]
     labels, (container,) = pod["metadata"]["labels"], pod["spec"]["containers"]
@@ -181,7 +181,7 @@ def server(state):
 
 
 @pytest.mark.slow
-def test_the_health_check():
+def test_health_check_follows_the_state_of_the_model():
     check = functools.partial(subprocess.run, check=False, timeout=20, stderr=subprocess.DEVNULL)
     script = str(CONFIG / "healthy.sh")
     with server("AVAILABLE") as port:

@@ -54,6 +54,6 @@ def test_messages_are_found_in_headings():
         ("f'{path} is damaged.'", "... is empty", False),
     ],
 )
-def test_placeholders(source, words, expected):
+def test_placeholders_match_formatted_values(source, words, expected):
     (message,) = strings(source)
     assert begins(message, words) == expected

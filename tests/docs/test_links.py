@@ -29,5 +29,5 @@ def test_every_page_is_reachable():
     assert not missing, missing
 
 
-def test_anchors_of_headings():
+def test_anchors_follow_from_headings():
     assert pages.anchors("# A `b`: [c](d.md), e\n```\n# not one\n```\n## F g\n") == {"a-b-c-e", "f-g"}

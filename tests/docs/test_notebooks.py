@@ -26,7 +26,7 @@ def test_outputs_are_committed(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_links_of_notebooks(path):
+def test_links_of_notebooks_resolve(path):
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "markdown":
             for link in pages.links("".join(cell["source"])):

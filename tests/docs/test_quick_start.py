@@ -40,13 +40,13 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_it_is_short():
+def test_quick_start_is_short():
     assert len(QUICK_START.splitlines()) <= 12
     assert list(COMMANDS) == ["sample-data", "train", "evaluate", "visualize", "export", "serve", "client"]
     assert re.match(r"pip install 'keras-vision-transformers\[[\w,]+\]'\n", QUICK_START)
 
 
-def test_the_first_screen():
+def test_first_screen_shows_purpose_image_and_commands():
     """A sentence, an image, `make demo`, `make test` and five lines to own images; the home of the pages is alike."""
     first = README.partition("\n## ")[0]
     sentence, picture = first.split("\n\n")[1:3]
@@ -59,7 +59,7 @@ def test_the_first_screen():
 
 
 @pytest.mark.slow
-def test_training_and_evaluation(trained, monkeypatch, capsys):
+def test_quick_start_trains_and_evaluates(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     images = list((trained / "images").rglob("*.png"))
     assert len(images) == 1797
@@ -69,7 +69,7 @@ def test_training_and_evaluation(trained, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_page(trained, monkeypatch):
+def test_quick_start_writes_the_report(trained, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(trained)
     assert not call("visualize", "--num_images=2", "--distance_images=2", "--evaluated_images=8")
@@ -77,7 +77,7 @@ def test_the_page(trained, monkeypatch):
 
 
 @pytest.mark.slow
-def test_export_and_server(trained, monkeypatch, capsys):
+def test_quick_start_exports_and_serves(trained, monkeypatch, capsys):
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
     monkeypatch.chdir(trained)

@@ -26,7 +26,7 @@ def contents(root):
     return {file: (root / file).read_text(encoding="utf-8") for file in FILES}
 
 
-def test_the_files_have_the_url_of_the_package(copy):
+def test_files_contain_the_url_of_the_package(copy):
     assert repository.write(copy, REPOSITORY) == []
 
 
@@ -41,7 +41,7 @@ def test_another_url_replaces_the_first(copy):
 
 
 @pytest.mark.slow
-def test_no_other_file_states_the_url():
+def test_files_contain_no_other_url_of_the_project():
     """Links to this project, under any owner, and the URL itself."""
     tracked = subprocess.run(
         ["git", "ls-files", "-z"], cwd=pages.ROOT, capture_output=True, text=True, check=True

@@ -21,14 +21,14 @@ def read(name):
 
 
 @pytest.mark.slow
-def test_table_of_models():
+def test_table_of_models_is_current():
     """It is written by a program, from the published weights, the cost model and the newest benchmarks."""
     assert json.loads(models.SPEEDS.read_text(encoding="utf-8")) == models.speeds()
     assert f"<!-- models -->\n{models.text()}\n<!-- /models -->" in read("models.md"), "python -m benchmarks.models"
 
 
 @pytest.mark.slow
-def test_rows_of_models(capsys):
+def test_rows_of_models_are_complete(capsys):
     found = [row for name in keras_vit.list_models() for row in models.models.rows(name)]
     assert len(found) == sum(len(keras_vit.list_weights(name)) or 1 for name in keras_vit.list_models())
     assert all(row["source"] for row in found)

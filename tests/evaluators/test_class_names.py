@@ -1,4 +1,4 @@
-"""Classes of data are those of the model by their names, whatever their order, number and form."""
+"""Classes of the data are matched to those of the model by name, in any order, number and Unicode form."""
 
 import unicodedata
 
@@ -33,7 +33,7 @@ def measured(names, known=KNOWN, truth=None, evaluator="classification", card=No
 @pytest.mark.parametrize(
     ("names", "truth", "examples"),
     [
-        (("kiwi", "plum", "zucchini"), None, [0, 3, 2]),  # by number, a third was right
+        (("kiwi", "plum", "zucchini"), None, [0, 3, 2]),  # compared by number, a third was right
         (("plum", "kiwi", "apple"), None, [2, 2, 3]),
         (("kiwi", "plum"), None, [0, 3, 2]),
         (("plum",), None, [0, 0, 3]),

@@ -77,7 +77,7 @@ def test_features_that_are_not_finite_are_refused(evaluator, broken):
         evaluator.evaluate(train, test, 4)
 
 
-def test_knn_by_hand():
+def test_knn_accuracy_computed_by_hand():
     train = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.1]]), np.array([0, 1, 2])
     test = np.array([[5.0, 0.0], [0.0, 0.1], [1.0, 0.04]]), np.array([0, 1, 2])
     # Cosines do not see lengths: (5, 0) is nearest to (1, 0), (0, .1) to (0, 2), (1, .04) to (3, .1).
@@ -203,7 +203,7 @@ def test_linear_probe_is_fitted_on_training_and_validation_examples(solver):
 
 
 def test_linear_probe_is_refitted_with_the_held_out_examples():
-    """A class has one example, which is held out in two of twenty places."""
+    """A class has one example, which is held out in two of twenty positions."""
     labels = np.arange(20) % 2
     features = np.stack([3.0 * labels, np.zeros(20)], axis=1) + 0.1 * np.random.default_rng(0).normal(size=(20, 2))
     test = np.array([[0.0, 9.0]]), np.array([2])
@@ -236,7 +236,7 @@ def test_one_of_four_examples_is_held_out():
 
 
 def test_linear_probe_chooses_the_best_regularization_strength():
-    """On features that separate badly, by the accuracies of each strength alone."""
+    """On features that separate badly, by the accuracies of each strength."""
     train, validation, test = (blobs(80, spread=1.5, width=12, seed=seed) for seed in range(3))
     strengths = (1e-4, 1.0, 10.0)
     alone = {}

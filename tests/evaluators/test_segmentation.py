@@ -194,7 +194,7 @@ def test_sliding_windows_are_scored_at_the_size_of_the_stored_mask():
 
 
 @pytest.mark.slow
-def test_wrong_arguments():
+def test_wrong_arguments_are_refused():
     for text in ("segmentation(stride=0)", "segmentation(crop=-1)"):
         with pytest.raises(ValueError, match="stride|crop"):
             Suite([text])

@@ -259,7 +259,7 @@ def test_json_contains_details_and_null_for_nan():
 def test_models_without_features_are_evaluated_by_their_scores():
     without = context(Data(), features_unavailable="a file: take the run")
     suite = evaluators.Suite(["knn", "classification", "vtab"])
-    suite.check(without)  # what cannot run is no mistake of the data
+    suite.check(without)  # an evaluator that cannot run is not an error of the data
     with pytest.raises(ValueError, match="The evaluator 'other' cannot run: missing:a is not here"):
         evaluators.Suite(["knn", "classification(name='other', source='missing:a')"]).check(without)
     results = {result.name: result for result in suite.run(without)}

@@ -20,7 +20,7 @@ SIZES = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "ml
 def make_state(**optim):
     recipe = recipes.Recipe(optim=recipes.Optim(**optim))
     model = models.VisionTransformer(image_size=8, classes=3, **SIZES)
-    for weight in model.trainable_variables:  # the head starts at zero, which would hide what it gets
+    for weight in model.trainable_variables:  # the head starts at zero, which would hide its input
         weight.assign(np.random.default_rng(0).normal(size=weight.shape))
     return TrainState(model, recipe)
 

@@ -1,4 +1,4 @@
-"""Stands in for `train.main` in the tests of sweeps: reads the recipe and writes the files of a run, without training.
+"""Replaces `train.main` in the tests of sweeps: reads the recipe and writes the files of a run, without training.
 
 The learning rate decides: 1.0 fails and 2.0 diverges; 0.5 and 0.0001 train until they are asked to stop, the first time
 they are started, and 0.0001 validates badly before. With 0.6 and 0.7, the best weights are those of step 1, and a

@@ -122,7 +122,7 @@ class TestGrid:
             sweep(tmp_path, base=recipe.Recipe(total_steps=9))
         with pytest.raises(ValueError, match="--metric: .eval_accuracy. -> .eval_loss."):
             sweep(tmp_path, metric="eval_loss")
-        sweep(tmp_path, base=recipe.Recipe(total_steps=2, log_every=1, seed=5))  # decide nothing: the seed is swept
+        sweep(tmp_path, base=recipe.Recipe(total_steps=2, log_every=1, seed=5))  # without effect: the seed is swept
         assert set(counts(tmp_path).values()) == {1}
 
 

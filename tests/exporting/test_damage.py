@@ -16,7 +16,7 @@ from tests import tiny
 
 @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 def read(contents):
-    """What `serving_default` does with its input, with the preprocessing of a real recipe."""
+    """The images and flags that `serving_default` computes, with the preprocessing of a real recipe."""
     prepare = preprocess.single_image(tiny.PREPROCESS)
     return graph_ops.map_valid(
         lambda content: prepare(headers.check(content, 100_000, untrusted=True)),

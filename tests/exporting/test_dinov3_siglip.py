@@ -1,4 +1,4 @@
-"""Options of today's Vision Transformers in every format. The exporters compare each file with its model."""
+"""Options of DINOv2, DINOv3 and SigLIP models in every format. The exporters compare each file with its model."""
 
 import importlib.util
 

@@ -69,7 +69,7 @@ def test_fixed_batch_is_padded(kind, tmp_path):
     export(model, kind, tmp_path, output="sigmoid", batch_size=4)
     artifact = open_artifact(path_of(kind, tmp_path), num_threads=1)
     assert artifact.batch_size == 4
-    # Two calls for six images: a prediction in the runtime's memory would be that of the other call.
+    # Two calls for six images: an output in the memory of the runtime would be overwritten by the second call.
     expected = tf.sigmoid(model(prepared(6), training=False)).numpy()
     np.testing.assert_allclose(artifact.predict(prepared(6)), expected, atol=1e-5)
 
@@ -198,7 +198,7 @@ def test_models_above_the_onnx_size_limit_are_refused(monkeypatch, tmp_path):
 
 
 def test_interrupted_write_leaves_no_file(tmp_path, monkeypatch):
-    """Without any converter: what is written appears whole or not at all."""
+    """Without a converter: files are written atomically."""
     path = str(tmp_path / "deep" / "a.xml")
     card = tiny.card()
 

@@ -154,7 +154,7 @@ def test_artifacts_with_uint8_input_take_pixels(tmp_path):
 
 
 class Erf(keras.layers.Layer):
-    """Something that TFLite has no built-in operator for."""
+    """A function without a built-in TFLite operator."""
 
     def call(self, x):
         return tf.math.erf(tf.reduce_mean(x, axis=(1, 2)))
@@ -172,14 +172,14 @@ def test_unsupported_operators_are_refused(precision):
 
 @pytest.mark.slow
 def test_artifact_with_different_predictions_is_not_written(tmp_path):
-    strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
+    strict = verify.Tolerance(max_difference=-1.0)  # no file can meet this tolerance
     with pytest.raises(verify.VerificationError, match="does not match its model"):
         export(small(), tmp_path / "model.tflite", tolerance=strict)
     assert os.listdir(tmp_path) == []
 
 
 def integer_export(precision, model, path, **options):
-    """With the images of the verification as those of the calibration: what is tested is the mechanics."""
+    """Calibrates with the images of the verification: the accuracy is not tested."""
     lenient = verify.Tolerance(1.0, 0.5)
     return export(model, path, precision=precision, calibration=tiny.images(), tolerance=lenient, **options)
 
@@ -276,7 +276,7 @@ def test_features_are_exported_with_the_predictions(precision, error, tmp_path):
     assert found.shape == expected.shape == (6, 16)
     assert np.linalg.norm(found - expected) <= error * np.linalg.norm(expected)
     assert both.features_unavailable is None
-    # Whoever takes the first graph of the file has a classifier.
+    # The first subgraph of the file is a classifier.
     opened = make_interpreter(str(tmp_path / "with.tflite"))
     assert list(opened.get_signature_list()) == ["classify", "features"]
     opened.allocate_tensors()

@@ -103,7 +103,7 @@ def test_first_subgraph_returns_values(tmp_path):
 
 
 def starts_of_buffers(content):
-    """The places of the buffers of a TFLite file."""
+    """The offsets of the buffers of a TFLite file."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     model = schema.Model.GetRootAs(content, 0)

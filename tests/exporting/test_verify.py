@@ -18,7 +18,7 @@ def test_equal_predictions_agree():
 def test_differences_computed_by_hand():
     candidate = REFERENCE.copy()
     candidate[1] = [0.45, 0.25, 0.3]  # another prediction
-    candidate[3] = [0.5 - 1e-7, 0.5 + 1e-7, 0.0]  # a tie, decided the other way
+    candidate[3] = [0.5 - 1e-7, 0.5 + 1e-7, 0.0]  # a tie, resolved differently
     comparison = verify.compare(REFERENCE, candidate, np.array([0, 1, 2, 0]))
     assert comparison.max_difference == pytest.approx(0.15)
     assert comparison.mean_difference == pytest.approx(0.3 / 12, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Weights as constants: the same outputs, only where they pay."""
+"""Weights as constants: equal outputs, and only where they are faster."""
 
 import keras
 import numpy as np

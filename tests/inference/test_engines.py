@@ -1,4 +1,4 @@
-"""Predictors that travel to other processes: pickled, in shards, on Ray, Beam, Spark and Dask (`make test-engines`)."""
+"""Predictors in other processes: pickled, in shards, on Ray, Beam, Spark and Dask (`make test-engines`)."""
 
 import json
 import os
@@ -152,7 +152,7 @@ def cluster(photos, monkeypatch):
 
 @pytest.mark.engines
 def test_ray_survives_a_killed_worker_and_a_restart(cluster, model, photos, monkeypatch):
-    """Nothing is lost and nothing is twice. A restart computes only the missing files."""
+    """No row is lost or duplicated. A restart computes only the missing files."""
     import ray.data  # noqa: F401
 
     from keras_vit.inference import ray_engine

@@ -1,4 +1,4 @@
-"""Which artifact a path is, by the names of files."""
+"""The format of an artifact, found by file names."""
 
 import json
 

@@ -190,7 +190,7 @@ def test_other_files_are_left_to_tensorflow(content):
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_large_images_are_left_to_tensorflow(kind):
-    """It reports them before memory is taken."""
+    """TensorFlow reports them before it allocates memory."""
     with pytest.raises(light_preprocess.NotCovered):
         light_preprocess.function_of("decode(max_pixels=100)")(encoded(kind))
 

@@ -182,7 +182,7 @@ def test_a_written_card_has_no_absolute_paths(tmp_path):
     assert content["recipe"]["data"] == {"source": "folder:.../flowers", "splits": [".../b.csv"], "seed": 1}
     assert content["data"] == {"name": "folder:.../flowers"}
     assert content["preprocess"] == tiny.PREPROCESS
-    assert sample_images.source_of(written) is None  # no other folder of that name is taken for it
+    assert sample_images.source_of(written) is None  # another folder of that name is not mistaken for it
     assert sample_images.source_of(dataclasses.replace(written, recipe={"data": {"source": "digits"}})) == "digits"
 
 

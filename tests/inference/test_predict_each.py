@@ -17,7 +17,7 @@ CARD = tiny.card()
 
 
 class Means(inference.Predictor):
-    """A predictor whose probabilities are those of the mean pixel, and that notes the sizes of its batches."""
+    """A predictor whose probabilities are those of the mean pixel, and that records the sizes of its batches."""
 
     def __init__(self, card=CARD):
         super().__init__("", card)
@@ -133,7 +133,7 @@ def test_images_without_a_path_are_numbered(folder):
 
 
 def test_uncertainty_of_independent_classes_is_that_of_the_least_certain():
-    """The class next to one half decides, however certain the others are."""
+    """The class whose probability is closest to one half decides, however certain the others are."""
     assert outputs.of("softmax").uncertainty(np.array([1.0, 0.0, 0.4]), independent=True) == pytest.approx(0.8)
     assert outputs.of("softmax").uncertainty(np.array([1.0, 0.0, 0.4]), independent=False) == pytest.approx(0.4)
     assert tiny.card(data={"label_kind": "classes"}).has_independent_classes
@@ -159,7 +159,7 @@ def test_equal_probabilities_are_in_the_order_of_the_classes():
 
 
 def files_of(mode, **options):
-    """Yield the file and the opened image of this mode, for each format that has the mode."""
+    """Yield the file and the opened image in this mode, for each format that has the mode."""
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (3, 4, 3), np.uint8)).resize((40, 30))
     picture = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50) if mode == "I;16" else picture
     for kind in ("JPEG", "PNG"):
@@ -185,7 +185,7 @@ def test_pillow_image_gives_the_prediction_of_its_file(mode, orientation):
 
 
 def test_pillow_modes_without_a_file_format_are_converted():
-    """YCbCr, HSV and floats are the image; only the first frame of a file is in the file of the image."""
+    """YCbCr, HSV and floats are converted without loss of the image; only the first frame of a file is encoded."""
     gray, colors = (np.full((9, 9, *more), 77, np.uint8) for more in ((), (3,)))
     for image in (
         Image.fromarray(colors).convert("YCbCr"),

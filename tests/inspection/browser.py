@@ -78,7 +78,7 @@ class Browser:
         os.close(self._write)
 
     def send(self, method, **parameters):
-        """Calls a method of the debugging protocol and returns its result."""
+        """Calls a method of the debugging protocol and returns its response."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if hasattr(self, "_session"):

@@ -1,4 +1,4 @@
-"""The small models of all tests, with images that are not square: a grid laid down the wrong way does not fit."""
+"""The small models of all tests, with images that are not square: a transposed grid has another shape."""
 
 import functools
 

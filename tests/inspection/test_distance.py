@@ -19,7 +19,7 @@ def uniform(**arguments):
 
 
 def mean_distance(rows, columns, height, width):
-    """The mean distance of two places drawn independently from a grid, by hand."""
+    """The mean distance of two positions drawn independently from a grid, by hand."""
     places = list(itertools.product(range(rows), range(columns)))
     return np.mean(
         [np.hypot((a - c) * height, (b - d) * width) for (a, b), (c, d) in itertools.product(places, places)]
@@ -50,7 +50,7 @@ def test_distance_of_rectangular_patches():
 
 @pytest.mark.slow
 def test_without_normalization_other_tokens_count_as_near():
-    model = uniform(num_registers=3)  # 4 of 16 tokens have no place
+    model = uniform(num_registers=3)  # 4 of 16 tokens have no position
     found = inspection.attention_distance(model, small.images(), normalize=False)
     np.testing.assert_allclose(found, mean_distance(4, 3, 8, 8) * 12 / 16, rtol=1e-5)
 
@@ -77,7 +77,7 @@ def test_distance_is_the_same_for_arrays_lists_and_generators(batch_size):
 
 
 @pytest.mark.slow
-def test_images_of_several_sizes():
+def test_distance_is_averaged_over_images_of_several_sizes():
     model = uniform(image_size=None)
     images = [small.images(1)[0], small.images(1, size=(16, 16))[0]]
     expected = (mean_distance(4, 3, 8, 8) + mean_distance(2, 2, 8, 8)) / 2

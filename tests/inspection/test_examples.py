@@ -1,4 +1,4 @@
-"""Which images a page shows, by hand."""
+"""Selection of the images of a page, with expected values by hand."""
 
 import re
 
@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
 
 def test_most_confident_mistakes_come_first():
-    """Half of the places are for mistakes, the others are spread over what was right."""
+    """Half of the examples are mistakes, and the others are spread over the correct predictions."""
     right = np.array([True, False, True, False, True, False, True, True])
     sure = np.array([0.9, 0.6, 0.8, 0.9, 0.7, 0.7, 0.6, 0.55])
     assert examples.choose(4, right, sure, 8) == [3, 5, 0, 7]
@@ -40,7 +40,7 @@ def test_examples_without_labels_are_evenly_spaced():
         ([0, 0, 0], 0, ("none", False)),
     ],
 )
-def test_the_true_classes_and_whether_the_prediction_is_one_of_them(label, best, truth):
+def test_example_states_true_classes_and_correctness(label, best, truth):
     label = np.array(label) if isinstance(label, list) else label
     assert cards._truth(label, best, ("cat", "dog", "bird")) == truth
 

@@ -135,7 +135,7 @@ def test_gray_images_are_drawn_dark_on_light(monkeypatch):
     assert color.get_array().tolist() == [[[7] * 3] * 2] * 2
 
 
-def test_attention_distances_of_layers_and_heads(drawings):
+def test_attention_distances_are_plotted_per_layer_and_head(drawings):
     axes = plots.attention_distance(np.array([[1.0, 2.0], [3.0, 5.0], [0.0, 1.0]]), num_images=1_200).axes[0]
     assert axes.get_title() == "Attention distance, 1,200 images"
     assert drawings["distance"].axes[0].get_title() == "Attention distance, 1 image"

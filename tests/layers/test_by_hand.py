@@ -1,4 +1,4 @@
-"""Layers by hand: each argument reaches the part that it is for, and nothing is rounded that should not be."""
+"""Layers with expected values by hand: each argument has its effect, and nothing is rounded unintentionally."""
 
 import keras
 import ml_dtypes

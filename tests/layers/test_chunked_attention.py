@@ -1,4 +1,4 @@
-"""Attention in chunks: the same values and gradients as at once, with memory that is not quadratic."""
+"""Attention in chunks: the same values and gradients as without chunks, with memory that is not quadratic."""
 
 import math
 import os

@@ -198,7 +198,7 @@ def test_recomputation_is_not_merged_with_the_forward_pass(layer, shape, module,
 
 @pytest.mark.parametrize(("dtype", "recomputed"), [("float32", [1]), ("bfloat16", []), ("float16", [])])
 def test_only_a_wide_gelu_is_recomputed(dtype, recomputed, monkeypatch):
-    """In 16 bits, the memory is worth less than the time."""
+    """In 16 bits, recomputation costs more time than the saved memory is worth."""
     kernel, calls = importlib.import_module("keras_vit.layers.kernels.gelu"), []
     monkeypatch.setattr(kernel, "recompute_from", lambda upstream, *tensors: calls.append(len(tensors)) or tensors)
     x = random(2, 3, dtype=dtype)

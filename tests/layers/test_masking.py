@@ -1,4 +1,4 @@
-"""Layers of masked patches: what goes where, and that they are saved with their weights."""
+"""Layers of masked patches: positions of the tokens, and saving with weights."""
 
 import keras
 import numpy as np

@@ -46,7 +46,7 @@ def test_pairs_are_the_halves_of_a_head():
 
 @pytest.mark.parametrize("prefix", [0, 3])
 def test_products_depend_only_on_relative_positions(prefix):
-    """A query and a key, the same everywhere, have the same product wherever their distance is the same."""
+    """The same query and key have equal products at all pairs of positions with equal offsets."""
     height, width, head_dim = 4, 5, 16
     rotation = table(layers.RotaryPositions(head_dim, prefix), height, width)
     query, key = np.random.default_rng(1).normal(size=(2, head_dim)).astype("float32")

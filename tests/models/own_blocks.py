@@ -18,7 +18,7 @@ class ParallelBlock(EncoderBlock):
 
 @keras.saving.register_keras_serializable(package="tests")
 class PlainBlock(keras.layers.Layer):
-    """Block that knows nothing of this package: attention, then MLP, without norms."""
+    """Block without any layer of this package: attention, then MLP, without norms."""
 
     def __init__(self, attention, mlp, drop_path_rate=0.0, **kwargs):
         super().__init__(**kwargs)

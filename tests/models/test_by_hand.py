@@ -117,7 +117,7 @@ def test_range_of_normalized_pixels_computed_by_hand():
 
 
 def test_scale_and_offset_convert_the_input_range():
-    """Images in [-1, 1] become the images that the weights know."""
+    """Images in [-1, 1] are converted to the normalization of the weights."""
     scale, offset = normalization.scale_and_offset(normalization.IMAGENET, (-1.0, 1.0))
     black, white = -1.0 * scale + offset, 1.0 * scale + offset
     mean, deviation = np.array(normalization.IMAGENET)

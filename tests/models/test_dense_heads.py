@@ -114,7 +114,7 @@ def test_parameters_and_operations_of_dense_heads_are_counted(head):
         ({"classes": 2, "blocks": 4}, "blocks"),
     ],
 )
-def test_wrong_arguments(arguments, named):
+def test_wrong_arguments_are_refused(arguments, named):
     with pytest.raises((ValueError, TypeError), match=named):
         models.LinearSegmenter(**arguments)
     with pytest.raises(ValueError, match="width"):

@@ -1,4 +1,4 @@
-"""Images that were not prepared: a warning, once."""
+"""Images that were not preprocessed cause one warning."""
 
 import ast
 import functools

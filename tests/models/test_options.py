@@ -1,4 +1,4 @@
-"""Options of today's Vision Transformers: what excludes what, training, remat, exports."""
+"""Options of DINOv2, DINOv3 and SigLIP models: exclusions, training, rematerialization, exports."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Saving, loading and cloning of every model, under every policy, also in another process."""
+"""Saving, loading and cloning of every model under every dtype policy, also in another process."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Small models, one for each thing that a model can be told to do."""
+"""Small models, one for each option of a model."""
 
 import functools
 from unittest import mock

@@ -1,4 +1,4 @@
-"""Programs, called in this process as `python -m` calls them in one of their own."""
+"""Programs, called in this process as `python -m` calls them in a separate process."""
 
 import contextlib
 import importlib

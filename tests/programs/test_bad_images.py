@@ -1,4 +1,4 @@
-"""Images that cannot be read: named with exit code 66 or left out, as the recipe or a flag says. Nothing hangs."""
+"""Images that cannot be read: named with exit code 66 or left out, as the recipe or a flag states. No program hangs."""
 
 import json
 import os

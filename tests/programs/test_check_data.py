@@ -1,4 +1,4 @@
-"""The programs that look at data sets, called as a user calls them, but for the start of a process."""
+"""The programs that check data sets, called with a user's command lines in the process of the test."""
 
 import json
 
@@ -25,7 +25,7 @@ def test_check_data_prints_counts_and_problems(folder, tmp_path, capsys):
         preprocess=pp,
         json=True,
     )
-    assert code == 1  # there is something to mend
+    assert code == 1  # there are problems to fix
     results = json.loads(capsys.readouterr().out)
     assert results["splits"]["all"]["examples"] == 35
     assert results["splits"]["all"]["per_class"] == [11, 12, 11]

@@ -184,7 +184,7 @@ def values(program, flag):
 
 
 def test_flags_have_the_values_and_defaults_of_the_library():
-    """They are written out where they are defined: the library is imported after the flags are parsed."""
+    """Flags repeat the values as literals, because the library is imported after the flags are parsed."""
     known = dict.fromkeys([*distribute.STRATEGIES, *distribute.JAX_STRATEGIES])
     assert list(common_flags.STRATEGIES) == list(known)
     assert values("export.main", "signature") == list(signatures.EXTRA_SIGNATURES)
@@ -219,13 +219,13 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("program", LIMITS)
-def test_limits_of_flags(program):
+def test_numeric_flags_have_limits(program):
     programs.load(program)
     found = {flag: flags.FLAGS[flag].parser for flag in LIMITS[program]}
     assert {flag: (parser.lower_bound, parser.upper_bound) for flag, parser in found.items()} == LIMITS[program]
 
 
-def test_defaults_of_flags():
+def test_flags_have_the_documented_defaults():
     expected = {
         "export.main": {"num_images": None, "batch_sizes": ["1", "4", "8"], "calibration_images": 256},
         "export.verify": {"num_images": None, "min_agreement": None, "max_accuracy_drop": None},

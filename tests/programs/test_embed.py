@@ -68,7 +68,7 @@ def rows(path):
         [("run", "features.npz")],
     ),
 )
-def test_one_row_per_image(kind, name, request, images, expected, tmp_path, capsys):
+def test_embed_writes_one_row_per_image(kind, name, request, images, expected, tmp_path, capsys):
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
     output = tmp_path / name
@@ -182,7 +182,7 @@ def test_damaged_and_foreign_parts_are_computed_again(run, images, expected, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", [{1, 3, 4}, {0, 1, 2, 3, 4}])
-def test_parts_without_a_readable_image(bad, run, images, tmp_path):
+def test_parts_without_a_readable_image_are_skipped(bad, run, images, tmp_path):
     """Parts have three images."""
     copies = [shutil.copy(image, tmp_path) for image in images[:5]]
     for index in bad:

@@ -35,7 +35,7 @@ def test_memory_is_counted_in_kibibytes(monkeypatch):
 
 
 @pytest.mark.parametrize(("platform", "factor"), [("darwin", 1), ("freebsd", 1024)])
-def test_memory_without_the_files_of_linux(platform, factor, monkeypatch):
+def test_memory_is_measured_without_proc(platform, factor, monkeypatch):
     """macOS returns bytes; other systems return kibibytes."""
     monkeypatch.setattr(latency, "open", mock.Mock(side_effect=FileNotFoundError), raising=False)
     monkeypatch.setattr(latency, "sys", types.SimpleNamespace(platform=platform))

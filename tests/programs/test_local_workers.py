@@ -14,7 +14,7 @@ from train.launching import local
 
 
 class Worker:
-    """A worker that logs some lines and ends with a code after some looks; with None it runs until a signal comes."""
+    """A worker that logs some lines and exits with a code after some polls; with None it runs until a signal."""
 
     def __init__(self, lines, code, log, deaf=False, looks=0):
         self.code, self.deaf, self.looks, self.signals = code, deaf, looks, []

@@ -50,7 +50,7 @@ def test_train_writes_the_files_of_a_run(whole):
 
 
 def test_load_run_returns_model_and_recipe(whole):
-    """In another process than that which wrote it."""
+    """In another process than the one that wrote the run."""
     directory, _ = whole
     run = load_run(directory)
     assert run.model.input_shape == (None, 8, 8, 1)
@@ -89,7 +89,7 @@ def test_stop_request_has_its_own_exit_code(whole, tmp_path):
     assert list((tmp_path / "checkpoints").glob("ckpt-*.json"))
 
 
-def test_a_stop_request_before_the_first_step(tmp_path):
+def test_stop_request_before_the_first_step_exits_with_code_75(tmp_path):
     process = small_runs.start(tmp_path)
     while "to train on" not in (line := process.stdout.readline()) and line:
         pass
@@ -112,7 +112,7 @@ def test_used_run_directory_is_refused_for_another_recipe(whole):
 
 
 def test_changed_recipe_keeps_the_record_of_the_first(whole, tmp_path):
-    """Damaged files of the first are repaired."""
+    """Incomplete files of the first run are repaired."""
     directory = shutil.copytree(whole[0], tmp_path / "run")
     (directory / "checkpoints" / "checkpoint").write_bytes(b"\xff\xfe")
     with open(directory / "metrics.jsonl", "ab") as file:

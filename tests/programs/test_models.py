@@ -24,7 +24,7 @@ def facts(*arguments):
     return code, json.loads(output)
 
 
-def test_the_files_of_a_model_follow_its_rows():
+def test_files_of_a_model_are_listed_below_its_rows():
     code, output = programs.run("train.models", "ViT_S14", "ViT_B16:augreg")
     assert code == 0 and output.count("| ViT_S14 |") == 2 and "| ViT_B16 |" not in output
     assert output.index("| ViT_S14 |") < output.index("\nViT_S14:dinov2\n  URL") < output.index("\nViT_B16:augreg\n")

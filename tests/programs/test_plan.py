@@ -69,7 +69,7 @@ def test_amounts_and_sizes_have_their_units():
     assert {count: program.size(count) for count in sizes} == sizes
 
 
-def test_plan_as_json(recipe, capsys):
+def test_plan_prints_json(recipe, capsys):
     programs.call("train.plan", "--utilization=1", "--json", "--examples=4096", "--classes=10")
     content = json.loads(capsys.readouterr().out)
     assert content["parameters"] == 304_326_632 - 990 * 1_025
@@ -82,7 +82,7 @@ def test_plan_as_json(recipe, capsys):
     assert content["tpu_v3_core_days"] == pytest.approx(61.6e9 * 6 * 4.096e8 / 61.5e12 / 86_400, rel=0.01)
 
 
-def test_plan_of_unknown_data_asks_for_their_size(recipe):
+def test_plan_of_unknown_data_requires_their_size(recipe):
     recipe.data.source = "folder:/nowhere"
     with pytest.raises(ValueError, match="Pass --examples and --classes"):
         programs.call("train.plan")

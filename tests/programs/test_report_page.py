@@ -186,7 +186,7 @@ def test_pixels_are_shown_as_percentages_of_a_row():
     assert "Intersection over union per class" in text and "percentages of the pixels of a row" in text
 
 
-def test_galleries_have_no_maps_and_empty_galleries_are_left_out():
+def test_galleries_have_no_maps_and_empty_galleries_are_omitted():
     shown = [image(0, note="label: cat", truth=None), image(1, overlays=[(HOSTILE, image(2).pixels)])]
     html = render(galleries=[Gallery(HOSTILE, "Why.", shown), Gallery("Nothing", "", [])])
     assert "label: cat" in text_of(html) and "Nothing" not in text_of(html)
@@ -220,7 +220,7 @@ def test_small_images_are_not_smoothed(size, small):
     assert ('class="small"' in render(images=[image(size=size)])) == small
 
 
-def test_headings_of_images():
+def test_headings_describe_the_images():
     plain = image(truth=None, maps={})
     noted = dataclasses.replace(plain, note="mIoU 25.0%", overlays=[("predicted", plain.pixels)])
     text = text_of(render(images=[noted], views=[]))
@@ -255,7 +255,7 @@ def test_headline_figures_describe_the_model():
     ]
 
 
-def test_no_absolute_paths():
+def test_page_contains_no_absolute_paths():
     card = {
         "source": "folder:/home/me/My images",
         "recipe": {"weights": "/data/ViT-B_16.npz", "evaluators": ["knn(source='folder:/a/b c/d')", "ViT-B/16"]},
@@ -296,7 +296,7 @@ def test_names_are_escaped():
     assert data_of(html)["images"][0]["name"] == HOSTILE
 
 
-def test_without_images():
+def test_page_without_images_has_no_canvas():
     html = render_page(Page("A model"))
     assert "<canvas" not in html
     assert "Model card" not in html
@@ -418,7 +418,7 @@ class TestInABrowser:
         assert np.abs(pixels - ground).max() > 130  # letters and lines
         assert opened.problems == []
 
-    def test_images_without_maps(self, opened, tmp_path):
+    def test_images_without_maps_have_no_controls(self, opened, tmp_path):
         plain = image(maps={}, predictions=[])
         (tmp_path / "plain.html").write_text(render(images=[plain], views=[]), encoding="utf-8")
         opened.open((tmp_path / "plain.html").as_uri(), "true")

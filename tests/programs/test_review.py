@@ -93,7 +93,7 @@ def test_labels_that_are_not_classes_are_not_reviewed():
     assert {row["label"] for row in result.rows} == {None} and not result.confusion.size
 
 
-def test_near_duplicates_and_outliers():
+def test_near_duplicates_and_outliers_are_found():
     rng = np.random.default_rng(0)
     features, pixels = rng.normal(size=(60, 16)).astype(np.float32), rng.normal(size=(60, 12))
     features += 3  # all images look alike, except for the outlier
@@ -211,7 +211,7 @@ def test_reencoded_copy_in_another_split_is_found(run, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["digits", "npz:{}/values.npz#values=size", "webdataset:{}/a.tar"])
-def test_sources_without_files_and_labels_without_classes(source, run, tmp_path, capsys):
+def test_review_covers_sources_without_files_and_labels_without_classes(source, run, tmp_path, capsys):
     images = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 1), np.uint8)
     np.savez(tmp_path / "values.npz", images=images, labels=np.arange(12.0))
     with tarfile.open(tmp_path / "a.tar", "w") as tar:

@@ -32,7 +32,7 @@ def test_a_second_export_takes_the_next_version(run, saved_model):
         (["--output=b.tflite", "--format=tflite"], "b.tflite", "tflite"),
     ],
 )
-def test_the_path_and_the_format_of_an_output(arguments, path, format):
+def test_format_follows_from_the_output_path(arguments, path, format):
     program = load("export.main")
     program.flags.FLAGS(["export", *arguments])
     assert program.output() == (path, format)
@@ -94,7 +94,7 @@ def exported(monkeypatch, caplog):
     return run_with
 
 
-def test_options_of_a_saved_model(exported, caplog, capsys):
+def test_flags_of_a_saved_model_become_options(exported, caplog, capsys):
     options, images = exported("--output=served", "--top_k=3", "--max_pixels=9", "--version=3")
     assert options.pop("tolerance") == verify.tolerance_of("float32")
     assert options == {
@@ -114,7 +114,7 @@ def test_options_of_a_saved_model(exported, caplog, capsys):
     assert [count for count, _ in images] == [7]
 
 
-def test_as_many_images_as_the_limits_need(exported):
+def test_number_of_images_follows_from_the_limits(exported):
     options, images = exported("--output=a.tflite", "--precision=dynamic_int8", "--max_difference=0.1")
     assert images[0][0] == 381 and options["tolerance"] == verify.Tolerance(0.1, 0.99)
     given = ("--images=a.png", "--images=b", "--on_bad_image=skip")
@@ -123,13 +123,13 @@ def test_as_many_images_as_the_limits_need(exported):
     assert images[0][1] == {"patterns": ["a.png", "b"], "split": None, "on_bad_image": "skip"}
 
 
-def test_options_of_a_file(exported):
+def test_flags_of_a_file_become_options(exported):
     options, _ = exported("--output=a.tflite", "--input_dtype=uint8", "--features", "--batch_size=2")
     assert options.pop("tolerance") == verify.tolerance_of("float32")
     assert options == {"input_dtype": "uint8", "features": True, "batch_size": 2}
 
 
-def test_options_of_a_calibrated_file(exported):
+def test_calibration_flags_become_options(exported):
     options, (verified, calibrated) = exported("--output=a.tflite", "--precision=int8", "--on_bad_image=skip")
     assert verified[0] == 512 and calibrated[0] == 256
     assert calibrated[1] == {"patterns": [], "split": "train", "on_bad_image": "skip"}

@@ -36,7 +36,7 @@ def test_model_name_follows_from_the_path(tmp_path):
     (tmp_path / "pets.keras").write_bytes(b"")
     name_of = load("export.serve").name_of
     assert [name_of(f"{tmp_path}/{path}") for path in ("pets.v2/", "pets.keras")] == ["pets.v2", "pets"]
-    assert name_of("ViT_S14:dinov2") == "ViT_S14-dinov2"  # a URL ends its name with a colon
+    assert name_of("ViT_S14:dinov2") == "ViT_S14-dinov2"  # in a URL, a colon ends the name of the model
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_sigterm_finishes_running_requests(base, images):
         for answer, done in zip(answers, finished, strict=True):
             if done:
                 assert len(answer.result()) == 200
-            else:  # it came too late: refused at the door, not dropped half-way
+            else:  # sent too late: the connection is refused, not closed during the response
                 assert isinstance(answer.exception(), ConnectionError)
 
 

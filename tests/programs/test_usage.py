@@ -132,7 +132,7 @@ def test_a_run_without_a_directory_has_the_name_of_its_recipe_or_data(arguments,
     assert common_flags.default_workdir(remaining[1:]) == directory
 
 
-WRITE = {  # the programs that write files, and the flag or argument that names the place
+WRITE = {  # the programs that write files, and the flag or argument that names the path
     "train.main": ["--config=digits", "--workdir={}"],
     "train.launch": ["digits", "--target=slurm", "--output={}"],
     "train.vtab": ["--weights=augreg", "--workdir={}"],
@@ -154,7 +154,7 @@ REQUIRE_A_PLACE = ("sweep", "vtab", "embed", "visualize", "sample_data", "make_t
 
 
 @pytest.mark.parametrize("program", [*(f"train.{name}" for name in REQUIRE_A_PLACE), "export.main"])
-def test_a_missing_place_is_named(program):
+def test_missing_output_flag_is_named(program):
     code, output = run(program, *(argument for argument in WRITE[program] if "{}" not in argument))
     assert code == 2 and re.search(r"--(output|workdir)\b.* (is missing|are needed)", output), output
 
@@ -162,7 +162,7 @@ def test_a_missing_place_is_named(program):
 @pytest.mark.parametrize("program", WRITE)
 def test_urls_are_not_taken_for_folders(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    scheme = "s3" if program in ("train.sweep", "train.vtab") else "ftp"  # other programs write to buckets
+    scheme = "s3" if program in ("train.sweep", "train.vtab") else "ftp"  # other programs upload to buckets
     code, output = run(program, *(argument.format(f"{scheme}://bucket/place") for argument in WRITE[program]))
     assert code == 2
     assert "Expected a path in the file system" in output and f"{scheme}://bucket/place" in output

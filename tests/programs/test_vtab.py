@@ -82,7 +82,7 @@ def test_vtab_continues_after_a_failed_run(monkeypatch, capsys, tmp_path):
     assert opened == ["vtab:dtd#download=True", "vtab:svhn#download=True"]
 
 
-def test_vtab_stops_with_a_run_that_was_asked_to_stop(monkeypatch, tmp_path):
+def test_vtab_stops_after_a_run_that_received_a_stop_request(monkeypatch, tmp_path):
     vtab_program = programs.load("train.vtab")
     monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: None)
     run_program = vtab_program.run_program
@@ -93,7 +93,7 @@ def test_vtab_stops_with_a_run_that_was_asked_to_stop(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_vtab_ends_at_a_mistake_that_every_run_would_make(monkeypatch, tmp_path):
+def test_vtab_ends_at_an_error_that_every_run_would_have(monkeypatch, tmp_path):
     vtab_program = programs.load("train.vtab")
     monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: None)
     with (

@@ -27,7 +27,7 @@ PINNED = f"hf:a/b@{COMMIT}"
 
 @pytest.fixture
 def workspace(local_hub, tmp_path, monkeypatch):  # noqa: F811
-    """A directory with photographs in three folders, and a hub with a classifier of them, `a/b`."""
+    """A directory with images in three folders, and a hub with a classifier of them, `a/b`."""
     model = tiny.model(image_size=32, patch_size=8, classes=3)
     model.class_names = CLASSES
     model.input_normalization = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -47,7 +47,7 @@ def run(name, *arguments):
 
 
 def test_weights_flag_alone_starts_a_run(workspace):
-    """Variant, weights, size and normalization are those of the checkpoint; no warning tells to correct them."""
+    """Variant, weights, size and normalization are those of the checkpoint; no warning asks to correct them."""
     recipe = ["--adapt=lora", "--config.total_steps=1", "--config.data.batch_size=4", "--config.evaluators=()"]
     output = run("train.main", "folder:photos", "--model=hf:a/b", "--workdir=run", *recipe)
     assert "WARNING" not in output and "The weights expect" not in output
@@ -73,12 +73,12 @@ def test_training_pixels_are_normalized_like_those_of_the_user(workspace, caplog
     assert not line.endswith("(given)")
 
 
-def test_other_weights_of_a_recipe(workspace):
+def test_weights_flag_replaces_the_weights_of_a_recipe(workspace):
     output = run("train.plan", "folder:photos", "--weights=hf:a/b", "--model=ViT_S16", "--image_size=32", "--json")
     assert json.loads(output[output.index("{") :])["image_size"] == 32
 
 
-def test_programs_for_trained_models(workspace):
+def test_programs_for_trained_models_accept_hub_names(workspace):
     card = keras_vit.open_predictor("hf:a/b").card
     assert (card.preprocess, card.class_names, card.weights) == (PP, CLASSES, PINNED)
     photo = next((workspace / "photos" / "cat").iterdir())

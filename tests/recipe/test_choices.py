@@ -163,7 +163,7 @@ def test_epochs_set_the_number_of_steps():
     assert from_flags(*known, "--epochs=1e-6").total_steps == 1
 
 
-def test_given_epochs_are_planned_for(images):
+def test_epochs_flag_sets_steps_and_intervals(images):
     """The warm-up and the intervals of the evaluations follow from them, as from a number of steps."""
     common = (f"folder:{images}", "--model=ViT_Ti16", "--weights=none", "--image_size=32", "--batch_size=2")
     recipe = from_flags(*common, "--epochs=50")

@@ -1,4 +1,4 @@
-"""The training program reads every field of a recipe: an unread field would only look like a setting."""
+"""The training program reads every field of a recipe: an unread field would have no effect."""
 
 import dataclasses
 import sys

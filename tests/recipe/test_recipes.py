@@ -201,7 +201,7 @@ def test_models_build_at_full_size(name, arguments, monkeypatch, folder):
         selection.EXHAUSTIVE,
     ),
 )
-def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp_path):
+def test_every_recipe_runs_two_steps_and_its_evaluators(name, arguments, monkeypatch, folder, tmp_path):
     main = programs.load("train.main")
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.shrink(toy.load(name, arguments))

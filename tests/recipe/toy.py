@@ -96,7 +96,7 @@ def module(name):
 
 
 def shrink(recipe):
-    """The same recipe with a narrow, shallow model, two steps and small batches; everything else as it is."""
+    """The same recipe with a narrow, shallow model, two steps and small batches; everything else unchanged."""
     model, optim = recipe.model, recipe.optim
     model.weights = None
     if model.variant in models.VIT:

@@ -28,7 +28,7 @@ def arrays_of(prefix):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of 4 steps whose best checkpoint, of step 2, has weights of its own. Not to be changed."""
+    """A run of 4 steps whose best checkpoint, of step 2, differs from the final model. Tests must not change it."""
     directory = shutil.copytree(STORED, tmp_path_factory.mktemp("chosen") / "run")
     rng = np.random.default_rng(1)
     best = {
@@ -94,7 +94,7 @@ def test_unknown_checkpoints_are_refused(run, tmp_path):
         load_run(directory, checkpoint="best")
 
 
-def test_the_newest_intact_checkpoint_of_several(tmp_path):
+def test_newest_intact_best_checkpoint_is_loaded(tmp_path):
     """A process that was killed may leave two best checkpoints."""
     best = tmp_path / "best"
     best.mkdir()

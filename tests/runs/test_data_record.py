@@ -171,7 +171,7 @@ def evaluate(run, capsys, *arguments):
 
 @pytest.mark.slow
 def test_evaluate_uses_the_data_of_the_run(run, tmp_path, monkeypatch, capsys, caplog):
-    """From another directory it measured another folder of the same name, without a word."""
+    """From another directory, another folder of the same name was evaluated without a warning."""
     here = evaluate(run, capsys)
     write_digits(tmp_path / "other" / "digits", 10)
     monkeypatch.chdir(tmp_path / "other")
@@ -218,7 +218,7 @@ def test_evaluator_splits_are_recorded_once_each():
 
 @pytest.mark.slow
 def test_a_training_with_replaced_images_is_refused(tmp_path, monkeypatch):
-    """It resumed without a word, and the weights were others."""
+    """The run resumed without a warning, with different weights."""
     monkeypatch.setattr("keras_vit.inspection.plots.draw_report", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     write_digits(tmp_path / "digits", 5)

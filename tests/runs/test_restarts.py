@@ -1,4 +1,4 @@
-"""Restarts in a row without a newer checkpoint are limited."""
+"""Consecutive restarts without a newer checkpoint are limited."""
 
 import pytest
 

@@ -69,7 +69,7 @@ def flip(path):
 
 @pytest.mark.parametrize("harm", [cut, flip, lambda path: path.write_bytes(bytes(path.stat().st_size))])
 def test_a_damaged_model_is_named(run, harm):
-    """Keras said of a cut file that there was none."""
+    """For a truncated file, Keras reported that there was no file."""
     harm(run / "model.keras")
     with pytest.raises(ValueError, match="model.keras cannot be loaded"):
         load_run(run)
@@ -92,7 +92,7 @@ def with_changes(config, **changes):
     ],
 )
 def test_a_wrong_config_is_named(run, content, named):
-    """A list, or data without class names, was a traceback."""
+    """A list, or data without class names, ended in a traceback."""
     path = run / "config.json"
     path.write_text(content(json.loads(path.read_text())))
     with pytest.raises(ValueError, match=f"config.json.*{named}"):
@@ -108,7 +108,7 @@ def recipe(**optim):
 
 @pytest.fixture
 def trained(tmp_path):
-    """A run directory with a record and something that stands for weights."""
+    """A run directory with a record and a file in place of the weights."""
     run_directory.write_config(str(tmp_path), recipe(), DATA)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "ckpt-5.json").write_text("{}")
@@ -264,7 +264,7 @@ def test_without_flock_a_lease_that_is_not_refreshed_is_taken_over(tmp_path, mon
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["pod-1", f"{socket.gethostname()}?pidns-7"])
 def test_without_flock_the_lease_of_a_running_process_is_respected(tmp_path, monkeypatch, host):
-    """A container with the name and the process number of this one is another one."""
+    """Another container may have the same host name and process number."""
     without_flock(monkeypatch)
     in_a_second(monkeypatch)
     pod, stopped = Pod(tmp_path, host, os.getpid()), threading.Event()
@@ -343,7 +343,7 @@ def test_damaged_lines_of_metrics_are_skipped(tmp_path):
 
 
 def test_list_of_fields_that_do_not_affect_the_weights():
-    """Only these may differ in a run that is resumed; whatever else a recipe gets decides until someone shows it."""
+    """Only these may differ in a resumed run; a new field is assumed to affect the weights until it is listed here."""
     how_often = {"steps_per_loop", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints", "evaluators"}
     how_long = {"patience"}
     how_computed = {"jit", "optim.accumulation_steps", "model.remat", "model.attention_chunk_size"}

@@ -182,7 +182,7 @@ def test_teacher_with_other_channels_is_refused(tmp_path):
 
 
 def test_changed_teacher_is_refused_on_resume(tmp_path):
-    """A run is not resumed with another one."""
+    """A run is not resumed with another teacher."""
     run, file = tmp_path / "run", tmp_path / "model.keras"
     given = record(tmp_path)
     assert teacher.record(given.task) == teacher.record(recipes.Recipe().task) == {}  # missing, and none

@@ -22,7 +22,7 @@ def task(loss="mse"):
 
 
 def outputs(model_output, loss="mse"):
-    """Metrics and predictions where the model puts out some standardized numbers."""
+    """Metrics and predictions of a model that returns given standardized numbers."""
     created = task(loss)
     values = created.values(None, {"label": AGES})
     np.testing.assert_allclose(values[1], [[1.0, 0.0], [0.0, 2.0]], rtol=1e-5, atol=1e-5)
@@ -55,7 +55,7 @@ def test_large_numbers_are_standardized_before_they_are_rounded():
 
 
 def test_the_best_checkpoint_has_the_smallest_error():
-    """Numbers with different units count alike."""
+    """Values with different units have equal weight."""
     score = recipes.parse_task("regression").score
     assert score.name == "standardized_mae"
     assert score.goodness(1.0) > score.goodness(2.0)

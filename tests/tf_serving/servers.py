@@ -62,7 +62,7 @@ def post(url, body, path="/v1/models/pets:predict"):
 
 
 def refused(url):
-    """Status of a request that may be refused in words that are not JSON."""
+    """Status of a request that may be refused with a text that is not JSON."""
     try:
         return urllib.request.urlopen(f"{url}/v1/models/pets", timeout=30).status
     except urllib.error.HTTPError as error:

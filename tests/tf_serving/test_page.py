@@ -121,7 +121,7 @@ class TestPredictions:
 class TestExplanations:
     @pytest.fixture
     def page(self):
-        """Of a model that looks at rows 4 and 5 and columns 10 and 11 of 16."""
+        """The page of a model that reads only rows 4 and 5 and columns 10 and 11 of 16."""
 
         def function(images):
             logits = 8.0 * np.asarray(images)[:, 4:6, 10:12].mean(axis=(1, 2, 3))

@@ -115,7 +115,7 @@ def test_wrong_requests_return_the_status_of_tensorflow_serving(running, images,
 
 
 def test_reasons_of_unreadable_images_are_returned(running, images):
-    """Beside the outputs, which are those of TensorFlow Serving; nothing if all are valid."""
+    """In addition to the outputs of TensorFlow Serving; absent if all images are valid."""
     huge = bytearray(masks.to_png(np.zeros((8, 8, 3), np.uint8)))
     huge[16:24] = b"\0\0\xff\xff" * 2  # width and height
     bad = [b"", b"GIF89a" + bytes(20), b"\0\0\0\x18ftypheic" + bytes(20), b"II*\0", bytes(huge), b"text"]
@@ -133,7 +133,7 @@ def test_reasons_of_unreadable_images_are_returned(running, images):
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/v1/models/pets", "/page/predict", "/nothing"])
 def test_requests_for_other_host_names_are_refused(base, path):
-    """A page on the internet may direct its own name to this machine, and read what the server sends."""
+    """A web page may resolve its own host name to this machine (DNS rebinding) and read the responses."""
     model = servers.loaded(base)
 
     def rejects(name, host):
@@ -298,7 +298,7 @@ def test_refusals_are_not_retried(running):
 
 
 @pytest.mark.slow
-def test_a_thousand_concurrent_requests(running, images, expected):
+def test_thousand_concurrent_requests_get_their_own_predictions(running, images, expected):
     def ask(number):
         index = number % len(images)
         with tf_serving.Client(running, "pets", timeout=120) as asking:
@@ -341,7 +341,7 @@ def response_of(connection):
 
 @pytest.mark.parametrize("target", ["POST {}:predict", "POST {}cats:predict", "GET {}", "GET {}/"])
 def test_endless_body_is_read_up_to_a_limit(base, images, target):
-    """Whatever the response is: a body that nobody wants was read for ever, too."""
+    """Whatever the response is: also the body of a refused request was read without a limit."""
     with servers.serving(base, body_bytes=100_000) as (_, url):
         with socket.create_connection(servers.address_of(url), timeout=30) as connection:
             target = target.format("/v1/models/pets")
@@ -362,7 +362,7 @@ def test_a_body_must_arrive_in_time(base, images):
 
 @pytest.mark.slow
 def test_total_size_of_all_bodies_is_limited(base, images):
-    """Small requests are answered beside it."""
+    """Small requests are processed at the same time."""
     large = b" " * (2 << 20)
     with servers.serving(base, bodies_bytes=5 << 20, body_bytes=4 << 20) as (_, url):
 

@@ -31,7 +31,7 @@ def create_model(meta, mask_ratio=None):
 
 
 def to_order(noise):
-    """Patches of each image by ascending noise, as the reference removes them."""
+    """Patches of each image by ascending noise, as the reference masks them."""
     return np.argsort(noise, axis=1, kind="stable").astype(np.int32)
 
 

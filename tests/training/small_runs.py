@@ -34,7 +34,7 @@ TINY = {
     "optim.ema_momentum": 0.9,
     "optim.schedule.warmup_steps": 2,
 }
-# Dropout draws belong to a replica, so that two devices draw others than one: off where they are compared.
+# Dropout depends on the replica, so that it is disabled where different numbers of devices are compared.
 QUIET = {"model__arguments__dropout_rate": 0.0, "model__arguments__drop_path_rate": 0.0}
 
 
@@ -80,7 +80,7 @@ def train_alone(workdir, *flags, expect=0, **fields):
 
 
 def quiet_run(tmp_path_factory):
-    """The directory of a run on one device without dropout, made once for all tests."""
+    """The directory of a run on one device without dropout, created once for all tests."""
     return cached_directory(tmp_path_factory, "quiet", lambda directory: train(directory, **QUIET))
 
 
@@ -97,7 +97,7 @@ def rewind(workdir, copy, step):
 
 
 def assert_same_metrics(first, second):
-    """Two runs report the same, whatever the devices."""
+    """Two runs report the same metrics, whatever the devices."""
     one, two = metrics(first), metrics(second)
     assert [line["step"] for line in one] == [line["step"] for line in two]
     for line, other in zip(one, two, strict=True):

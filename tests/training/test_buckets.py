@@ -96,7 +96,7 @@ def run_on_store():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_several_workers_resume_a_run_in_a_bucket(backend, store, tmp_path, monkeypatch):  # noqa: F811
-    """Each worker has its own local copies. Any one is killed; the weights equal those of an uninterrupted run."""
+    """Each worker has its own local copies. One worker is killed; the weights equal those of an uninterrupted run."""
 
     def start(arguments, variables, log):
         index = json.loads(variables["TF_CONFIG"])["task"]["index"]

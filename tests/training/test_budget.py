@@ -82,7 +82,7 @@ def test_hundred_steps_give_no_warning(time, total, clock, caplog):
 
 
 def test_processes_plan_with_the_mean_of_their_times(clock):
-    """Here the others take three times as long: one step is measured, and all figures are twice as large."""
+    """Here the other processes take three times as long: one step is measured, and all times are twice as large."""
     backend = Backend(clock, 2.0)
     backend.mean = lambda value: 2 * value
     recipe = recipes.Recipe(time=200.0, data=recipes.Data(batch_size=16))

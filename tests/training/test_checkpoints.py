@@ -54,9 +54,9 @@ def test_restore_without_checkpoints_returns_none(tmp_path):
 
 
 def test_incomplete_later_checkpoints_are_deleted(tmp_path):
-    """The run resumed from step 20. Otherwise the damaged one would be kept instead of step 20."""
+    """The run resumed from step 20. If the incomplete checkpoint were kept, step 25 would be the only complete one."""
     saved(tmp_path, [10, 20, 30])
-    data_file(tmp_path, 30).write_bytes(b"torn")
+    data_file(tmp_path, 30).write_bytes(b"incomplete")
     assert restored(tmp_path) == 20
     saved(tmp_path, [25], keep=2)
     assert checkpoints.saved_steps(str(tmp_path)) == [20, 25]
@@ -89,7 +89,7 @@ def flip(path):
 
 
 def without_index(directory):
-    """A manifest that would find everything right."""
+    """A manifest that matches the remaining files."""
     manifest = file_io.read_json(directory / "ckpt-30.json")
     del manifest["files"]["ckpt-30.index"]
     file_io.write_json(directory / "ckpt-30.json", manifest)
@@ -142,7 +142,7 @@ def test_restore_ignores_files_of_an_interrupted_first_write(tmp_path):
 
 
 def test_a_checkpoint_that_is_being_removed_has_no_manifest(tmp_path, monkeypatch):
-    """Killed after the first file: what is left is unfinished, not damaged."""
+    """Killed after the first file: the remaining files are incomplete, not damaged."""
     saved(tmp_path, [10])
     remove = os.remove
     removed = iter([remove])
@@ -160,7 +160,7 @@ def test_saving_a_step_twice_writes_once(tmp_path):
     assert os.stat(data_file(tmp_path, 10)).st_mtime_ns == before
 
 
-def test_a_step_that_is_evaluated_later_has_its_best_score(tmp_path):
+def test_step_evaluated_after_a_resume_updates_its_best_score(tmp_path):
     """A signal interrupted its evaluation, which the resumed run repeats."""
     store = saved(tmp_path, [10])
     evaluated = arrays(10) | {"model/a/kernel": np.full([1000], 0.5, np.float32)}
@@ -186,7 +186,7 @@ def test_checkpoint_of_another_recipe_is_refused(tmp_path):
     ):
         with pytest.raises(CheckpointMismatch, match="ckpt-10") as caught:
             CheckpointStore(str(tmp_path)).restore(wanted)
-        assert caught.value.exit_code == 2  # it was 74, at which a supervisor restarts for ever
+        assert caught.value.exit_code == 2  # the code was 74, for which a supervisor restarts without end
 
 
 def test_full_disk_keeps_the_previous_checkpoint(tmp_path):
@@ -241,12 +241,12 @@ def test_an_error_in_the_background_ends_the_run(tmp_path, monkeypatch, ending):
         with pytest.raises(StorageError, match="No space left.*step 10 is intact") as error:
             store.wait() if ending == "wait" else store.save(arrays(30).items())
     assert error.value.exit_code == 74 and restored(tmp_path) == 10
-    store.wait()  # it is told once
+    store.wait()  # it is reported once
 
 
 def test_failed_write_of_the_best_checkpoint_names_the_intact_one(tmp_path):
     store = saved(tmp_path, [5])
-    (tmp_path / "best").write_text("")  # no directory can be made there
+    (tmp_path / "best").write_text("")  # no directory can be created there
     with pytest.raises(StorageError, match=r"best.*The checkpoint of step 5 is intact"):
         store.save(arrays(10).items(), best=True)
     assert restored(tmp_path) == 5

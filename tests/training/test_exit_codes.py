@@ -1,4 +1,4 @@
-"""The exit code and the message of each error, whatever threads are alive."""
+"""The exit code and the message of each error, whatever threads are running."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ def hear_ctrl_c():
 
 def end(body):
     process = start(body)
-    _, error = process.communicate(timeout=300)  # it hung for ever before
+    _, error = process.communicate(timeout=300)  # the process did not end
     return process.returncode, error
 
 

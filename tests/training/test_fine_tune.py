@@ -70,7 +70,7 @@ def test_fine_tune_equals_the_train_command(workspace, capsys):  # noqa: F811
 
 
 def test_repeated_call_keeps_the_plan_of_the_run(workspace, monkeypatch, capsys):  # noqa: F811
-    """Its steps are measured once, and its choices are those of the machine that it began on."""
+    """Steps are measured once, and the choices of the first machine are kept."""
     planned = []
 
     def fields(*_):

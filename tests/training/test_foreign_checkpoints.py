@@ -113,7 +113,7 @@ def get_config():
 
 
 @pytest.mark.slow
-def test_fine_tuning_and_resuming_without_the_file(timm, tmp_path):
+def test_run_resumes_without_the_checkpoint_file(timm, tmp_path):
     """Only `--config.model.weights=FILE` is needed; the run records the arguments from the file."""
     (tmp_path / "mine.py").write_text(RECIPE)
 

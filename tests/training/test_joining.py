@@ -27,7 +27,7 @@ def test_step_beyond_the_time_limit_ends_the_process(monkeypatch, caplog):
 @pytest.mark.parametrize("kinds", [("worker", "worker"), ("chief", "worker")])
 @pytest.mark.parametrize("own", [0, 1])
 def test_workers_wait_for_each_other(own, kinds, monkeypatch, caplog):
-    """The one that comes later is named once a minute. When all have come, nobody listens any more."""
+    """The missing worker is named once a minute. When all have connected, no worker listens."""
     monkeypatch.setattr(joining, "FIRST", 0.02)
     monkeypatch.setattr(joining, "EVERY", 60.0)
     monkeypatch.setattr(joining, "_PAUSE", 0.01)

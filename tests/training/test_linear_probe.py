@@ -31,7 +31,7 @@ def test_training_on_two_replicas_matches_numpy(way, on_devices):
 
 
 @pytest.mark.slow
-def test_checkpoints_hold_the_moving_statistics(tmp_path):
+def test_checkpoints_contain_the_moving_statistics(tmp_path):
     state, _, _ = probe.train(tf.distribute.get_strategy())
     store = CheckpointStore(tmp_path, keep=1)
     state.progress.step = probe.STEPS

@@ -65,7 +65,7 @@ def test_steps_per_loop_changes_nothing(whole, tmp_path):
 
 @pytest.mark.slow
 def test_reporting_and_saving_intervals_change_nothing(whole, tmp_path):
-    """The fields that may change in a run, `record.HARMLESS`."""
+    """Fields that may change in a resumed run."""
     trainer = toy.Trainer(tmp_path, toy.recipe(log_every=5, eval_every=2, checkpoint_every=1, keep_checkpoints=9))
     trainer.run()
     learned = {name: value for name, value in trainer.everything().items() if name not in ("best", "window")}
@@ -96,7 +96,7 @@ def test_remaining_time_excludes_the_compiling_call():
     assert speed.seconds_for(10) == pytest.approx(0.7 * 5 + 0.3 * 15)
 
 
-def test_one_trace_whatever_the_number_of_steps(whole):
+def test_step_is_traced_once_for_any_number_of_steps(whole):
     assert whole.loop.run_steps.compiled.experimental_get_tracing_count() == 1
     assert whole.validation.evaluate.compiled.experimental_get_tracing_count() == 1
 
@@ -126,7 +126,7 @@ def test_resuming_from_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
 
 @pytest.mark.slow
 def test_steps_after_the_last_checkpoint_are_repeated_after_a_kill(whole, tmp_path, monkeypatch):
-    """Steps after the last checkpoint are done again, and their lines of metrics are not there twice."""
+    """Steps after the last checkpoint are repeated, and their lines of metrics occur only once."""
     first = toy.Trainer(tmp_path, toy.recipe(steps_per_loop=1))
     call = first.loop.run_steps
 
@@ -317,7 +317,7 @@ def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
-    """With a rate of zero only the first evaluation, after step 4, is the best. A stop on the way changes nothing."""
+    """With a rate of zero only the first evaluation, after step 4, is the best. An interruption changes nothing."""
     recipe = toy.recipe(total_steps=40, patience=2, log_every=5, optim={"learning_rate": 0.0})
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
@@ -394,7 +394,7 @@ class Improving:
     selection.cases([(4, 3), *((8, call) for call in range(6))], [(4, 3), (8, 1)], selection.EXHAUSTIVE),
 )
 def test_kill_while_saving_keeps_the_best_checkpoint(improving, tmp_path, monkeypatch, step, call):
-    """Killed at each call of the six that write the best and the newest checkpoint: the best was lost for ever."""
+    """Killed at each call of the six that write the best and the newest checkpoint: the best checkpoint was lost."""
     trainer, calls = improving_trainer(tmp_path), []
 
     def counted(function):
@@ -464,7 +464,7 @@ def terminated(call):
     return terminate
 
 
-def test_before_the_end_of_the_first_step_there_is_nothing_to_save(tmp_path, monkeypatch):
+def test_signal_before_the_end_of_the_first_step_saves_nothing(tmp_path, monkeypatch):
     trainer = toy.Trainer(tmp_path, toy.recipe())
     monkeypatch.setattr(trainer.loop, "run_steps", terminated(trainer.loop.run_steps))
     with pytest.raises(signals.Stopped, match="SIGTERM. Nothing is lost") as caught:

@@ -57,7 +57,7 @@ NOISE = {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "drop_path_rate": 0
 
 
 def devices(count=1, fsdp=False):
-    """Devices of which all share the weights, or as many as `fsdp`, if it is a number."""
+    """Devices with weights sharded over all of them, or over `fsdp` of them if it is a number."""
     return Devices(EIGHT[:count], count if fsdp is True else int(fsdp) or 1, min_part=1)
 
 
@@ -296,7 +296,7 @@ def test_blocks_whose_output_is_used_otherwise_end_a_chain(monkeypatch):
 
 
 def test_distillation_works_with_sharded_weights():
-    """A teacher of its own size, whose weights are divided too, gives the result of a whole one."""
+    """A teacher of another size with sharded weights gives the result of a teacher on one device."""
     run = recipe(task="distillation('teacher', temperature=2)", optim={"name": "sgd", "accumulation_steps": 2})
     states = []
     for where in (devices(1), devices(8, fsdp=True)):
@@ -318,7 +318,7 @@ def test_frozen_weights_and_layer_decay_apply(on_one):
         assert (f"optimizer/first_moment/{path}" in values) != frozen
 
 
-def test_bfloat16_computes_in_half_and_stores_in_full():
+def test_mixed_bfloat16_computes_in_bfloat16_and_stores_float32():
     _, expected = train(recipe(), devices(2), steps=1)
     half, metrics = train(
         recipe(precision="mixed_bfloat16", optim={"momentum_dtype": "bfloat16"}),
@@ -448,7 +448,7 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
 
 
 def test_another_number_of_devices_resumes(whole, tmp_path):
-    """Two devices end in step 7; one goes on from the checkpoint of step 6 to the result of `whole`."""
+    """Two devices end in step 7; one device resumes from the checkpoint of step 6 and reaches the result of `whole`."""
     with pytest.raises(Diverged):
         Trainer(tmp_path, RUN, devices(2, fsdp=True), bad_step=7).run()
     trainer = Trainer(tmp_path, RUN)
@@ -659,7 +659,7 @@ def test_evaluation_and_forward_use_the_averages(whole):
     )
 
 
-# Devices, and programs for devices that are not there
+# Devices, and programs for unavailable devices
 
 
 def test_weights_are_sharded_over_the_fsdp_axis():

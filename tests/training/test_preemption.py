@@ -127,7 +127,7 @@ def be_busy(path, number):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "exit_code"), [(1, 75), (2, 143)])
 def test_second_signal_ends_the_process_during_a_computation(tmp_path, number, exit_code):
-    """It went on until the step was done, and made another one."""
+    """The process finished the step and ran another one."""
     process = forked.start(be_busy, tmp_path / "busy", number)
     while not (tmp_path / "busy").exists():
         time.sleep(0.01)

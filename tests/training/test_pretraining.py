@@ -1,4 +1,4 @@
-"""Pre-training without labels: golden losses and gradients, and which patches are hidden."""
+"""Pre-training without labels: golden losses and gradients, and the selection of masked patches."""
 
 import functools
 import json
@@ -196,7 +196,7 @@ def test_color_classes_round_trip():
     assert int(patches.color_classes(ops.ones((1, 3)))[0]) == 511
 
 
-# Which patches are hidden
+# Selection of masked patches
 
 
 def test_orders_are_permutations_of_the_seed_and_the_step():
@@ -244,7 +244,7 @@ def test_rows_do_not_depend_on_the_number_of_workers():
     np.testing.assert_array_equal(batches(start=3)[0], whole[1])
 
 
-# Images to look at
+# Example images
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_example_images_show_reconstructions(task, seen, channels):
         assert np.abs(found - means)[batch["corrupted"]].max() <= 0.5 * 256 / 8 + 1
 
 
-# Mistakes
+# Wrong arguments
 
 
 @pytest.mark.parametrize(

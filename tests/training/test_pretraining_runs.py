@@ -39,7 +39,7 @@ RUNS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", selection.cases(RUNS, ["mae"], selection.EXHAUSTIVE))
 def test_resumed_run_equals_an_uninterrupted_run_bit_for_bit(name, tmp_path):
-    """The run again from its sixth step: what is hidden afterwards and the moving statistics are the same."""
+    """The run again from its sixth step: masked patches and moving statistics are the same."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     small_runs.train(whole, **RUNS[name], keep_checkpoints=4)
     shutil.copytree(whole, resumed)
@@ -88,7 +88,7 @@ def train(recipe, directory, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "score"), [("mae", "explained"), ("masked_patch", "accuracy")])
 def test_training_on_images_without_labels(task, score, tmp_path, monkeypatch):
-    """It is trained, drawn, gives features, and is fine-tuned; classification is refused."""
+    """A run is trained, visualized, embedded and fine-tuned; classification is refused."""
     (tmp_path / "images").mkdir()
     source, run = f"images:{unlabeled(tmp_path / 'images')}", tmp_path / "run"
     lines = train(small(source, task=TASKS[task]), run, monkeypatch)

@@ -36,7 +36,7 @@ SCORES = ("eval_miou", "eval_pixel_accuracy")
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """Gray images with a light square and a dark one, and a border that does not count."""
+    """Gray images with a light and a dark square, and an ignored border."""
     root, rng = tmp_path_factory.mktemp("masks"), np.random.default_rng(0)
     for split, number in (("train", 64), ("test", 20)):
         for folder in ("images", "masks"):

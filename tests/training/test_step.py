@@ -295,7 +295,7 @@ def test_moving_statistics_are_averaged_with_the_weights():
 
 
 @pytest.mark.slow
-def test_bfloat16_computes_in_half_and_stores_in_full():
+def test_mixed_bfloat16_computes_in_bfloat16_and_stores_float32():
     data = batch()
     state, metrics = steps(small(dtype="mixed_bfloat16"), recipe(), data)
     assert {weight.dtype for weight in state.trained} == {"float32"}

@@ -1,4 +1,4 @@
-"""Texts for people: what is left, what differs, and what does not fit."""
+"""Messages and log lines of a training run: remaining time, differences, and mismatches."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""Trackers with their own packages, whose place a stand-in takes: what they record, and when a run is resumed."""
+"""Trackers with fake packages: what they record, and what a resumed run records."""
 
 import sys
 import types

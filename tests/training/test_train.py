@@ -22,7 +22,7 @@ def validation_of(shown, results, tally=None):
 
 @pytest.mark.parametrize(("task", "headline"), [("classification", " (largest class 80.00%)"), ("segmentation", "")])
 def test_report_figure_of_a_run_has_captions(task, headline, tmp_path, monkeypatch):
-    """Eight of ten images are of the first class; nine were taken for it."""
+    """Eight of ten images are of the first class; nine were predicted as that class."""
     drawn = []
     monkeypatch.setattr(plots, "draw_report", lambda path, *places, **options: drawn.append((path, places, options)))
     images = np.arange(12).reshape(12, 1, 1, 1)

@@ -16,7 +16,7 @@ PROBES = {"linear probe, two replicas, accumulation 2": 2}  # micro-batches
 
 
 def follow_probe(micro_batches):
-    """Return what differs from the training by hand, or None."""
+    """Return the difference from the training by hand, or None."""
     from tests.training import linear_probe
     from tests.training.trajectories import strategy_on
 

@@ -226,7 +226,7 @@ def test_missing_images_are_reported(given, error, message, images):
         image_files.find(given)
 
 
-def test_the_sha256_of_several_files(tmp_path):
+def test_sha256_of_several_files_covers_names_and_contents(tmp_path):
     paths = [tmp_path / name for name in "ab"]
     for path in paths:
         path.write_bytes(b"abc")

@@ -24,7 +24,7 @@ def fields_of(kind, prefix=""):
             yield f"{prefix}{field.name}"
 
 
-def test_the_copy_of_the_fields_is_complete():
+def test_list_of_recipe_fields_is_complete():
     assert sorted(foreign_names.FIELDS) == sorted(fields_of(Recipe))
 
 
@@ -46,7 +46,7 @@ def test_commands_name_programs():
 
 
 @pytest.mark.parametrize("name", foreign_names.NAMES)
-def test_attributes_name_objects(name):
+def test_suggested_attributes_exist(name):
     with pytest.raises(AttributeError, match=f"no attribute '{name}'. Use keras_vit.") as wrong:
         getattr(keras_vit, name)
     for path in re.findall(r"(keras[\w.]*\w)\b", str(wrong.value).partition(" Use ")[2]):

@@ -9,7 +9,7 @@ def scale(image, factor=1.0, *, mode="plain"):
     return image, factor, mode
 
 
-def test_calls_in_order_with_their_arguments():
+def test_calls_are_parsed_in_order_with_their_arguments():
     first, second = literal_calls.parse("scale(3)|\n scale('a', factor=2, mode=None)")
     assert (first.name, first.text) == ("scale", "scale(3)")
     assert first.create(scale) == ((3, 1.0, "plain"), {"image": 3, "factor": 1.0, "mode": "plain"})
@@ -18,7 +18,7 @@ def test_calls_in_order_with_their_arguments():
     assert literal_calls.parse("scale")[0].function({"scale": scale}) is scale
 
 
-def test_arguments_of_the_caller():
+def test_extra_arguments_of_a_call_are_returned_separately():
     (call,) = literal_calls.parse("scale(1, every=5)")
     result, arguments = call.create(scale, extra=("every", "name"))
     assert result == (1, 1.0, "plain") and arguments["every"] == 5 and "name" not in arguments

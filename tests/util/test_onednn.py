@@ -1,4 +1,4 @@
-"""TensorFlow's oneDNN operations: turned on before TensorFlow is imported, and missed only with a word."""
+"""TensorFlow's oneDNN operations: enabled before TensorFlow is imported; a warning if that is too late."""
 
 import os
 import subprocess

@@ -33,7 +33,7 @@ def drawn(terminal):
     return terminal.getvalue().split("\r\033[K")[1:]
 
 
-def test_progress_line_on_a_terminal(clock):
+def test_progress_line_is_redrawn_on_a_terminal(clock):
     terminal = Terminal()
     with progress.Progress("Work", 5, stream=terminal) as bar:
         assert drawn(terminal) == ["Work, 0:00, 5 images"]  # before anything is done
@@ -114,7 +114,7 @@ def test_a_log_gets_a_line_after_two_seconds_and_then_every_fifteen(clock, logge
     assert pipe.getvalue() == ""
 
 
-def test_another_line_about_the_work_postpones_the_next_one(clock, logged):
+def test_other_log_lines_postpone_the_next_progress_line(clock, logged):
     terminal = Terminal()
     for stream in (io.StringIO(), terminal):
         with progress.Progress("step", 60, unit="steps", stream=stream) as bar:

@@ -1,4 +1,4 @@
-"""Files in buckets: local copies, their upload, kills during the upload, and leases of URLs."""
+"""Files in buckets: local copies, uploads, kills during uploads and downloads, and leases of URLs."""
 
 import contextlib
 import itertools
@@ -46,7 +46,7 @@ def save(folder, step):
 
 
 def newest(folder):
-    """The newest checkpoint with a manifest, which must be whole."""
+    """The newest checkpoint with a manifest, which must be complete."""
     manifests = sorted(pathlib.Path(folder, "checkpoints").glob("*.json"), key=lambda path: int(path.stem))
     if not manifests:
         return None
@@ -55,7 +55,7 @@ def newest(folder):
 
 
 def test_changed_files_are_uploaded_and_read_on_another_machine(store):  # noqa: F811
-    """Only changed files are uploaded and downloaded; hidden files stay here; a file removed here is removed there."""
+    """Only changed files are uploaded and downloaded, without hidden files; removed files are also removed remotely."""
     with storage.written(RUN) as folder:
         write(folder, a_txt="a", deep__b_txt="b", _lock="here")
         storage.upload(folder + "/deep")
@@ -89,7 +89,7 @@ def test_manifest_is_deleted_before_its_arrays(store):  # noqa: F811
 
 @pytest.mark.parametrize("uploads", range(1, 7))
 def test_kill_during_any_upload_leaves_a_complete_checkpoint(uploads, store):  # noqa: F811
-    """The manifest follows its arrays, whatever the clock says of both, and the older checkpoint goes last."""
+    """The manifest follows its arrays, whatever the times of both, and the older checkpoint goes last."""
     with storage.written(RUN) as folder:
         save(folder, 1)
         write(folder, log_txt="1")
@@ -119,7 +119,7 @@ def moved():
 @pytest.mark.parametrize("how", ["fails", "killed before", "killed during", "killed after"])
 @pytest.mark.parametrize("address", [RUN, "s3://bucket/table.csv"])
 def test_files_that_were_not_uploaded_are_kept(address, how, store, monkeypatch):  # noqa: F811
-    """The next start deleted it, although the error recommended the next start. No wait for the killed process."""
+    """A restart deleted these files, although the error recommended it. It does not wait for the killed process."""
     for rows in ("1", "1, 2", "1, 2, 3"):
         with contextlib.ExitStack() as stack:
             if rows == "1, 2":
@@ -304,7 +304,7 @@ def test_checkpoints_are_downloaded_only_if_requested(store):  # noqa: F811
 
 @pytest.mark.slow
 def test_a_second_writer_is_refused(store, monkeypatch):  # noqa: F811
-    """Until the first one ends, or gave no sign for a while."""
+    """Until the first writer ends, or has not renewed its lease for a while."""
     monkeypatch.setattr(locks, "REFRESH", 0.05)
     monkeypatch.setattr(locks, "SILENCE", 0.4)
     with storage.written(RUN) as folder:
@@ -316,7 +316,7 @@ def test_a_second_writer_is_refused(store, monkeypatch):  # noqa: F811
     assert not owner.exists()
     owner.write_text(json.dumps({"process": 1, "host": "elsewhere", "key": "other"}))
     monkeypatch.setattr(locks, "SILENCE", 60)
-    threading.Timer(0.1, owner.unlink).start()  # the owner ends while this process waits for a sign
+    threading.Timer(0.1, owner.unlink).start()  # the owner ends while this process waits
     with storage.written(RUN):
         pass
     monkeypatch.setattr(locks, "SILENCE", 0.4)
@@ -327,7 +327,7 @@ def test_a_second_writer_is_refused(store, monkeypatch):  # noqa: F811
 
 @pytest.mark.slow
 def test_other_workers_wait_for_the_writing_worker(store, monkeypatch):  # noqa: F811
-    """It may have to wait until the ownership of its killed predecessor expires. A living one renews its own."""
+    """It may have to wait until the lease of its killed predecessor expires. A running worker renews its lease."""
     monkeypatch.setattr(locks, "REFRESH", 0.05)
     monkeypatch.setattr(locks, "SILENCE", 0.4)
     monkeypatch.setattr(bucket_lease, "_PATIENCE", 0.2)

@@ -1,4 +1,4 @@
-"""A Hugging Face hub on this machine, which speaks as much of its protocol as `huggingface_hub` needs."""
+"""A Hugging Face hub on this machine, with the part of its protocol that `huggingface_hub` needs."""
 
 import contextlib
 import hashlib
@@ -22,11 +22,11 @@ class LocalHub:
         listed: Revisions whose files were listed.
         gated: Names of the repositories whose license nobody has accepted.
         cut: Number of bytes after which the connection breaks; None for whole files.
-        lies: Names of files that are sent with another last bit than their hash states.
+        corrupted: Names of files that are sent with another last bit than their hash states.
     """
 
     def __init__(self):
-        self.repositories, self.sent, self.listed, self.gated, self.lies, self.cut = {}, [], [], set(), set(), None
+        self.repositories, self.sent, self.listed, self.gated, self.corrupted, self.cut = {}, [], [], set(), set(), None
         self.url = ""
 
     def answer(self, handler):
@@ -56,7 +56,7 @@ class LocalHub:
         handler.end_headers()
         if handler.command == "GET":
             self.sent += [file] if file else []
-            content = content[:-1] + bytes([content[-1] ^ 1]) if file in self.lies else content
+            content = content[:-1] + bytes([content[-1] ^ 1]) if file in self.corrupted else content
             handler.wfile.write(content[: self.cut] if file and file.endswith(".safetensors") else content)
 
     def refuse(self, handler, status, code):

@@ -82,20 +82,22 @@ def test_a_file_that_was_damaged_in_the_cache_is_fetched_again(model, files):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change,reason", [({"cut": 1000}, "1000 bytes"), ({"lies": {"model.safetensors"}}, "SHA-256")])
+@pytest.mark.parametrize(
+    "change,reason", [({"cut": 1000}, "1000 bytes"), ({"corrupted": {"model.safetensors"}}, "SHA-256")]
+)
 def test_wrong_downloads_are_refused(model, files, change, reason):
     """The package of the hub resumes a download five times, with pauses."""
     vars(model).update(change)
     with pytest.raises(OSError, match=f"Could not fetch hf:a/b.*{reason}"):
         zoo.resolve("hf:a/b")
-    vars(model).update(cut=None, lies=set())
+    vars(model).update(cut=None, corrupted=set())
     assert pathlib.Path(zoo.resolve("hf:a/b"), "model.safetensors").read_bytes() == files["model.safetensors"]
 
 
 def test_without_a_network_the_cache_is_used(model, monkeypatch):
     folder = zoo.resolve("hf:a/b")
     hub.fetch.cache_clear()
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where nothing listens
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # without a server
     assert zoo.resolve("hf:a/b") == folder
     with pytest.raises(
         OSError, match=f"Could not fetch hf:a/c .*https://huggingface.co/a/c .*{zoo.search_paths('hf:a/c')[-1]}"

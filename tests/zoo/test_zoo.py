@@ -67,7 +67,7 @@ def test_listed_weights_are_unique_and_have_a_model():
         zoo.list_weights("VIT-B/16")
 
 
-def test_encoders_of_the_hub():
+def test_hub_encoders_have_url_license_and_resolution():
     entry = zoo.find("ViT-B/14", "dinov2-registers")
     assert entry.url == "https://huggingface.co/facebook/dinov2-with-registers-base"
     assert (entry.classes, entry.resolution, entry.license) == (None, 518, "Apache-2.0")
@@ -77,7 +77,7 @@ def test_encoders_of_the_hub():
 
 
 @pytest.mark.slow
-def test_a_constructor_with_an_encoder_of_the_hub(tmp_path, monkeypatch):
+def test_constructor_loads_an_encoder_of_the_hub(tmp_path, monkeypatch):
     arguments = {"layer_scale": 1.0, "activation": "gelu", "image_size": 28, "include_top": False}
     source = tiny.randomize(applications.create_model("ViT-S/14", **arguments))
     source.input_normalization = IMAGENET
@@ -131,7 +131,7 @@ def test_padding_other_than_in_training_is_reported(tmp_path, monkeypatch, caplo
         load_checkpoint(models.BiTResNet(**arguments), "BiT-R50x1:bit-m")
 
 
-def test_paths_are_taken_as_they_are(tmp_path):
+def test_existing_paths_are_returned_unchanged(tmp_path):
     path = place(tmp_path, "mine.npz")
     assert zoo.resolve(path, "ViT-B/16") == path
     with pytest.raises(FileNotFoundError, match="yours.npz"):
@@ -235,7 +235,7 @@ PAGE = b"<html>Log in to the guest network</html>"
     ids=["page", "page without its type", "cut", "cut safetensors"],
 )
 def test_wrong_downloads_are_not_cached(answer, reason, tmp_path, monkeypatch):
-    # They were put in place, and taken from there ever after.
+    # They were cached, and used from then on.
     calls = serve(monkeypatch, answer, Response(WHOLE))
     with pytest.raises(OSError, match=reason):
         zoo.resolve(*reversed(NAMES))
@@ -277,7 +277,7 @@ def test_a_file_that_was_damaged_in_the_cache_is_downloaded_again(tmp_path, monk
         zoo.fetch("bucket/model.safetensors")  # the server has another file now
     assert any("damaged" in line.getMessage() for line in caplog.records)
     assert pathlib.Path(zoo.fetch("bucket/model.safetensors")).read_bytes() == whole
-    record.unlink()  # a file of the user, whose hash nobody knows
+    record.unlink()  # a file of the user, whose hash is unknown
     path.write_bytes(flipped(whole))
     assert zoo.fetch("bucket/model.safetensors") == str(path) and len(calls) == 3
 
@@ -310,7 +310,7 @@ def test_a_download_may_have_the_largest_size(monkeypatch):
 
 @pytest.mark.slow
 def test_slow_download_times_out(tmp_path, monkeypatch):
-    """`read` waited for whole blocks, and the time limit of a socket begins anew with each byte."""
+    """`read` waited for complete blocks, and the time limit of a socket restarts with each byte."""
 
     class Drip(http.server.BaseHTTPRequestHandler):
         def do_GET(self):

@@ -31,7 +31,7 @@ def test_activation_memory_follows_the_architecture():
         assert cost.of_variant("ViT-B/16", **option).activations - base.activations == 12 * 197 * 2 * 768
 
 
-def test_activations_of_attention_with_one_query():
+def test_activations_of_attention_pooling_computed_by_hand():
     """Inputs, query, keys and values, weights, the input of the output projection, and the norm and MLP of one row."""
     pooled, mean = (cost.of_variant("ViT-B/16", pooling=pooling, class_token=True) for pooling in ("map", "gap"))
     attention = 768 * (1 + 197) + 768 * (1 + 2 * 197) + 12 * 197 + 768
@@ -83,7 +83,7 @@ def test_counted_activations_match_tensorflow(name):
 
 
 @pytest.mark.slow
-def test_activations_that_tensorflow_saves_in_addition():
+def test_tensorflow_also_saves_masks_and_padded_copies():
     # The masks of stochastic depth, and the mask of the input's dropout.
     ratio = kept_by_tensorflow(small("dropout")) / counted("dropout")
     assert ratio == pytest.approx(1, abs=0.01)

@@ -328,7 +328,7 @@ def test_six_lines_state_the_settings_after_those_of_the_user(overrides, given, 
 
 
 @pytest.mark.slow
-def test_one_step_and_a_time_are_stated_as_such(machine, photos, caplog):
+def test_log_states_a_single_step_and_a_time(machine, photos, caplog):
     machine(memory=1e12)
     caplog.set_level(logging.INFO, logger="absl")
     recipe_of(Choices(photos, model="ViT_Ti16", overrides={"total_steps": 1, "optim.schedule.warmup_steps": 3}))
@@ -533,7 +533,7 @@ def test_best_checkpoint_is_chosen_on_other_images_than_the_test_split(
 
 
 @pytest.mark.slow
-def test_only_steps_need_images_that_choose(machine, tmp_path):
+def test_validation_images_are_held_out_only_if_steps_are_trained(machine, tmp_path):
     """Cross-validation within the training images chooses the strength of a head that is fitted without steps."""
     for name in ("train", "test"):
         example_images.folder(tmp_path / name, count=24)
@@ -543,10 +543,8 @@ def test_only_steps_need_images_that_choose(machine, tmp_path):
     ]
     parts = [(each.data.train_split, each.data.eval_split, each.data.test_split) for each in found]
     assert parts == [("train", "test", "test"), PARTS]
-    assert [(each.total_steps > 0, each.head_images) for each in found] == [
-        (False, 72),
-        (True, 63),
-    ]  # 1/7 of 24 per class
+    # A seventh of the 24 images of each of three classes, rounded down, is held out.
+    assert [(each.total_steps > 0, each.head_images) for each in found] == [(False, 72), (True, 63)]
 
 
 @pytest.mark.slow
