@@ -30,7 +30,7 @@ def constant(name):
 
 
 def addresses():
-    """Return the links for PyPI, or an empty dictionary if the repository has no address yet."""
+    """Return the links for PyPI, or an empty dictionary if the repository has no URL yet."""
     address = constant("REPOSITORY")
     return {"Source": address, "Issues": f"{address}/issues"} if address else {}
 

@@ -22,7 +22,7 @@ from keras_vit.cli import common_flags
 
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to write. All splits of the data set if empty.")
-common_flags.define_output_flag("Folder to write to, or its address in a bucket.")
+common_flags.define_output_flag("Folder to write to, or its URL in a bucket.")
 flags.DEFINE_integer("shards", 0, "Files per split. 0 writes one file per 1,000 examples, at most 1,024.", 0)
 flags.DEFINE_integer("seed", 0, "Random seed for the order of the examples.")
 common_flags.define_on_bad_image_flag("error")

@@ -1,9 +1,9 @@
-"""Find the images that are most similar to a photograph, in a file of features.
+"""Find the images that are most similar to an image, in a file of features.
 
     keras-vit embed --model=hf:facebook/dinov2-small photos --output=features.npz
     keras-vit similar --model=hf:facebook/dinov2-small --features=features.npz photo.jpg --output=similar.html
 
-The program compares the features of the photograph with the features of all images in the file, which `keras-vit embed`
+The program compares the features of the image with the features of all images in the file, which `keras-vit embed`
 wrote, by their cosine similarity. The model must be the model of the file. --output writes a page with the images.
 """
 
@@ -34,7 +34,7 @@ with cli.imports(__name__):
     from keras_vit.util import file_io, image_files
     from keras_vit.util.progress import track
 
-    from .datasets.review_files import picture
+    from .datasets.review_files import thumbnail
     from .report._images import Gallery, ImageCard
     from .report.render import Page, render
 
@@ -95,7 +95,7 @@ def card(path: str, note: str) -> ImageCard:
     try:
         with open(path, "rb") as file:
             content = file.read()
-        return ImageCard(path, picture(content), note=note)
+        return ImageCard(path, thumbnail(content), note=note)
     except Exception as error:
         reason = preparation.unreadable(error, content)
         if reason is None:

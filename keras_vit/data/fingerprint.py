@@ -81,8 +81,8 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
     if not isinstance(source, FileSource):
         return [("", f"{source.num_examples} examples", None)]
     if isinstance(source, MaskFileSource):
-        place = source.name.partition(":")[2]
-        return [("", os.path.relpath(path, place), _size(path)) for path in (*source.paths, *source.mask_paths)]
+        folder = source.name.partition(":")[2]
+        return [("", os.path.relpath(path, folder), _size(path)) for path in (*source.paths, *source.mask_paths)]
     names, labels = source.class_names, source.labels()
     if not names:
         classes = [""] * len(labels)

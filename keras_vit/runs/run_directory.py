@@ -122,7 +122,7 @@ def _origin(recipe: "recipes.Recipe", directory: str) -> str:
     if before := recorded(directory):
         return before.get("weights", "")
     named = zoo.parse_weights_name(recipe.model.weights or "", recipe.model.variant)
-    return named.pinned() if named.address else ""
+    return named.pinned() if named.location else ""
 
 
 def read_metrics(directory: str) -> list[dict[str, Any]]:

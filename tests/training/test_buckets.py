@@ -60,7 +60,7 @@ def test_killed_run_in_a_bucket_is_resumed_on_another_machine(store, tmp_path, m
         np.testing.assert_array_equal(one, other)
     assert runs.load_run(RUN, 4).step == 4
     reads, fetch = [], storage._Copy.fetch
-    monkeypatch.setattr(storage._Copy, "fetch", lambda copy, needs: reads.append(copy.address) or fetch(copy, needs))
+    monkeypatch.setattr(storage._Copy, "fetch", lambda copy, needs: reads.append(copy.url) or fetch(copy, needs))
     assert inference.open_predictor(RUN).card.model_sha256 == found.sha256
     (tmp_path / "a.png").write_text("not read")
     code, output = run_program("train.predict", f"--model={RUN}", tmp_path / "a.png", f"--output={tmp_path / 'masks'}")

@@ -30,7 +30,7 @@ def write_tfrecords(
 ) -> list[str]:
     """Write a source to `folder/SPLIT-00000-of-00010` etc. and `dataset_info.json`. Returns the paths of the shards.
 
-    Sources that can be read in any order are shuffled, so that each file is a fair sample. Encoded images are copied
+    Sources that can be read in any order are shuffled, so that each file is a random sample. Encoded images are copied
     unchanged; arrays and masks are written as PNG. Images whose smaller side is larger than `resize`, if it is not 0,
     are resized and written as JPEG. Each shard gets an index. A repeated call keeps the files that an earlier call
     completed. `on_progress` is called with the number of written examples. `on_bad_image` is `"error"`, `"skip"` or a
@@ -58,7 +58,7 @@ def write_tfrecords(
             info["records"][os.path.basename(path)] = _write_file(path, part, source, report, log, resize)
             record_index.write(path)
             file_io.write_json(os.path.join(folder, tfrecord.INFO_FILE), info)
-            storage.publish(folder, growing=True)
+            storage.upload(folder, growing=True)
         on_progress(bounds[i + 1])
     return paths
 

@@ -91,12 +91,12 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
 
 
 def _readable(location: str, indexed: bool = False) -> str:
-    """Return a location that TensorFlow can read. Data at other addresses are fetched.
+    """Return a location that TensorFlow can read. Data at other URLs are downloaded.
 
     For a list of files or a pattern, the whole folder is fetched. With `indexed`, the fetched record files are empty if
     all of them have indices: their records are read from the bucket.
     """
-    if not storage.is_address(location):
+    if not storage.is_bucket_url(location):
         return location
     folder, _, name = location.rpartition("/")
     if not (glob.has_magic(name) or "{" in name or name.endswith((".csv", ".jsonl"))):

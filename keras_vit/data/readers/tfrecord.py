@@ -238,11 +238,11 @@ def _counts(paths: list[str], info: dict, positions: list[np.ndarray] | None) ->
     if positions is None and None in described:
         logging.info("Counting the records of %d files, from %s.", len(paths), paths[0])
     counts = list(map(count_records, paths)) if positions is None else [len(of_file) - 1 for of_file in positions]
-    for path, count, told in zip(paths, counts, described, strict=True):
-        if told is None and not count:
+    for path, count, stated in zip(paths, counts, described, strict=True):
+        if stated is None and not count:
             raise ValueError(f"{path} has no records. Copy or write it again. If it should be empty, remove it.")
-        if told not in (None, count):
-            raise ValueError(f"{path} has {count:,} records, but {INFO_FILE} states {told!r}. Write the files again.")
+        if stated not in (None, count):
+            raise ValueError(f"{path} has {count:,} records, but {INFO_FILE} states {stated!r}. Write the files again.")
     return counts
 
 
