@@ -1,4 +1,4 @@
-"""Local copies of files and folders in buckets, `gs://` and `s3://`. Only this module accesses buckets.
+"""Local copies of files and folders in buckets, `gs://` and `s3://`.
 
 TensorFlow, h5py, safetensors and the runtimes of artifacts need local files, and so do renames and locks. Programs
 therefore work in a local copy. The record of a copy has the state of each file, here and in the bucket, when both were
@@ -7,12 +7,10 @@ upload failed, are uploaded. If both changed, the files that changed here are mo
 
 `upload` uploads the changed files, and then deletes the removed files. Each object appears as a whole, the manifest of
 a checkpoint follows its arrays, and old checkpoints are deleted last. A process that writes to a URL holds its lease
-(`bucket_lease.py`). Readers of TFRecord files with indices read parts of objects, without a copy.
+(`bucket_lease.py`). Readers of TFRecord files with indices read parts of objects, without a copy (`bucket_parts.py`).
 """
 
-import concurrent.futures
 import contextlib
-import functools
 import hashlib
 import itertools
 import json
@@ -20,7 +18,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import filelock
@@ -35,7 +33,6 @@ _PUBLIC = ("gs://vit_models/", "gs://bit_models/")  # weights that `keras_vit.zo
 _IDENTITY = ("size", "ETag", "etag", "generation", "LastModified", "updated", "created", "mtime", "ino")
 _EVERY = 60  # seconds between uploads of a growing output
 _PARALLEL = 4  # number of simultaneous uploads
-_READERS = 64  # threads that read parts of objects
 _LAST = "saved_model.pb"  # without it, a folder is not a SavedModel
 _PARTS = ".parts"  # extension of the folder with the finished parts of a file
 _LARGE = re.compile(r"(^|/)(checkpoints|tensorboard)/")  # files of a run that its final model does not need
@@ -115,58 +112,14 @@ def upload(path: str, growing: bool = False) -> None:
             copy.due = time.monotonic() + _EVERY
 
 
-def size(url: str) -> int:
-    """Return the size of an object in bytes."""
-    with reaching(url):
-        return _file_system(url).size(_without_scheme(url))
-
-
-def opened(url: str) -> Any:
-    """Open an object for reading. It is read in large blocks."""
-    with reaching(url):
-        return _file_system(url).open(_without_scheme(url), "rb")
-
-
-def read_parts(parts: Sequence[tuple[str, int, int]]) -> list[bytes]:
-    """Return parts of objects, in parallel. A part has a URL, its first byte, and the byte after its last byte.
-
-    PyArrow reads them outside of Python, where fsspec would take a millisecond of Python's time for each part.
-    """
-    with reaching(parts[0][0]):
-        return list(_readers().map(lambda part: _object(part[0]).read_at(part[2] - part[1], part[1]), parts))
-
-
-def check_parts() -> None:
-    """Raise an ImportError if the package that reads parts of objects is missing."""
-    file_io.import_pyarrow("buckets", "Reading parts of objects in buckets needs PyArrow")
-
-
-@functools.cache
-def _readers() -> concurrent.futures.ThreadPoolExecutor:
-    return concurrent.futures.ThreadPoolExecutor(_READERS, thread_name_prefix="objects")
-
-
-@functools.cache
-def _object(url: str) -> Any:
-    return _bucket("/".join(url.split("/")[:3])).open_input_file(_without_scheme(url))
-
-
-@functools.cache
-def _bucket(url: str) -> Any:
-    return file_io.import_pyarrow().fs.FileSystem.from_uri(url)[0]
-
-
-def _file_system(url: str) -> Any:
+def file_system(url: str) -> Any:
+    """Return fsspec's file system of a URL."""
     scheme = url.partition("://")[0]
     with extras.needed("buckets", f"URLs such as {url} need fsspec and {SCHEMES[scheme]}"):
         import fsspec
 
         with reaching(url):
             return fsspec.filesystem(scheme)
-
-
-def _without_scheme(url: str) -> str:
-    return url.partition("://")[2]
 
 
 class _Copy:
@@ -182,7 +135,7 @@ class _Copy:
         parts = path.split("/")
         if len(parts) < 2 or any(part in ("", ".", "..") for part in parts):
             raise ValueError(f"Expected a URL such as {scheme}://BUCKET/NAME. Received: {url!r}.")
-        self.files = _file_system(url)
+        self.files = file_system(url)
         self.url, self.name, self.folder = f"{scheme}://{path}", parts[-1], "/".join(parts[:-1])
         file, stem = re.escape(self.name), re.escape(os.path.splitext(self.name)[0])
         parts_of_a_file = rf"{file}\.[^/]*|{stem}(\.bin|_[^/]*config\.json|-\d+-of-\d+\.[^/]*)"

@@ -13,7 +13,7 @@ import pytest
 
 from keras_vit import data, inference, recipe, runs
 from keras_vit.training import run_summary, train
-from keras_vit.util import locks, storage
+from keras_vit.util import bucket_parts, locks, storage
 from tests import on_jax
 from tests.object_store import Killed, ObjectStore, store  # noqa: F401  a fixture
 from tests.programs import run as run_program
@@ -86,9 +86,11 @@ def test_data_in_a_bucket_are_read(store):  # noqa: F811
 def test_records_are_read_by_their_positions(store, monkeypatch):  # noqa: F811
     """With indices, no file is copied: a worker reads its own records."""
     fs = pytest.importorskip("pyarrow.fs", reason="pip install '.[parquet]'")
-    monkeypatch.setattr(storage, "_bucket", lambda address: fs.SubTreeFileSystem(str(store.root), fs.LocalFileSystem()))
-    reads, read_parts = [], storage.read_parts
-    monkeypatch.setattr(storage, "read_parts", lambda parts: reads.append(parts) or read_parts(parts))
+    monkeypatch.setattr(
+        bucket_parts, "_bucket", lambda address: fs.SubTreeFileSystem(str(store.root), fs.LocalFileSystem())
+    )
+    reads, read = [], bucket_parts.read
+    monkeypatch.setattr(bucket_parts, "read", lambda parts: reads.append(parts) or read(parts))
     arguments = ("digits", "--splits=test", "--output=s3://bucket/records", "--shards=2")
     assert run_program("train.make_tfrecords", *arguments)[0] == 0
     records = [f"bucket/records/test-0000{number}-of-00002" for number in range(2)]

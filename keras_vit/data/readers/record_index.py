@@ -17,7 +17,7 @@ from keras_vit.data.grouped import RandomRecordSource
 from keras_vit.data.readers import tar
 from keras_vit.data.record_files import Slice
 from keras_vit.data.sources import in_parallel
-from keras_vit.util import file_io, storage
+from keras_vit.util import bucket_parts, file_io
 
 EXTENSION = ".idx"
 PROGRAM = "keras-vit make-tfrecords --index_only"
@@ -113,7 +113,7 @@ class IndexedRecordSource(RandomRecordSource):
         self._paths = [_local(item.path) for item in slices]
         self._in_bucket = [os.path.getsize(path) for path in self._paths] != sizes  # the local copies are empty
         if self._in_bucket:
-            storage.check_parts()
+            bucket_parts.check()
             self._paths = list(map(file_io.shown, self._paths))
         self.described = [
             f"index of {os.path.basename(item.path)} {size} {item.skip} {item.take}"
@@ -128,7 +128,7 @@ class IndexedRecordSource(RandomRecordSource):
     def read_records(self, numbers: Sequence[int]) -> Sequence[bytes]:
         parts = [(self._paths[item], *self._positions[item][n : n + 2].tolist()) for item, n in self._places(numbers)]
         if self._in_bucket:
-            return storage.read_parts(parts)
+            return bucket_parts.read(parts)
         return [tar.content(path, start, stop - start) for path, start, stop in parts]
 
     def origin(self, index: int) -> str:
@@ -157,8 +157,8 @@ def _is_copy(path: str) -> bool:
 
 def _size(path: str) -> int:
     path = _local(path)
-    return storage.size(file_io.shown(path)) if _is_copy(path) else os.path.getsize(path)
+    return bucket_parts.size(file_io.shown(path)) if _is_copy(path) else os.path.getsize(path)
 
 
 def _open(path: str) -> BinaryIO:
-    return storage.opened(file_io.shown(path)) if _is_copy(path) else open(path, "rb", buffering=0)
+    return bucket_parts.opened(file_io.shown(path)) if _is_copy(path) else open(path, "rb", buffering=0)
