@@ -254,7 +254,7 @@ def test_idx_prefers_files_that_are_not_compressed(idx_folder):
 
 @pytest.mark.parametrize("call", [data.open_source, data.split_sizes])
 def test_missing_fashion_mnist_names_its_package(call, tmp_path):
-    with pytest.raises(FileNotFoundError, match="none'. Install .*apt-get install dataset-fashion-mnist.*give the"):
+    with pytest.raises(FileNotFoundError, match="none'. Install .*apt-get install dataset-fashion-mnist.*pass the"):
         call(f"fashion_mnist:{tmp_path}/none")
 
 

@@ -42,7 +42,7 @@ def test_manually_placed_file_is_verified(tmp_path, monkeypatch):
     os.truncate(place, 25 * 2**20)
     code, (row,) = facts("ViT_B16:augreg", "--verify")
     assert code == 0 and row["path"] == str(place) == zoo.resolve("ViT_B16:augreg") and row["size"] == "25 MiB"
-    assert row["verified"].startswith("not known")
+    assert row["verified"].startswith("unknown")
     pathlib.Path(f"{place}.sha256").write_text("0" * 64)
     code, output = programs.run("train.models", "ViT_B16:augreg", "--verify")
     assert code == 1 and "(damaged)" in output and "Apache-2.0" in output

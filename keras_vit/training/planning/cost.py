@@ -148,7 +148,7 @@ def _block(config: models.ViTConfig, tokens: int) -> Cost:
 def _parameters_of_own_block(config: models.ViTConfig) -> int:
     """Count the weights of a user's block in a model of one block. The other costs of the block are unknown."""
     logging.warning(
-        "The operations and the memory of block=%r with attention=%r are unknown: those of the standard block count.",
+        "The operations and the memory of block=%r with attention=%r are unknown; the standard block's are used.",
         *(config.block, config.attention),
     )
     arguments = models.ViTConfig.of_encoder({name: getattr(config, name) for name in models.ViTConfig.names()})
