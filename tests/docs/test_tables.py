@@ -24,7 +24,7 @@ def read(name):
 def test_table_of_models_is_current():
     """It is written by a program, from the published weights, the cost model and the newest benchmarks."""
     assert json.loads(models.SPEEDS.read_text(encoding="utf-8")) == models.speeds()
-    assert f"<!-- models -->\n{models.text()}\n<!-- /models -->" in read("models.md"), "python -m benchmarks.models"
+    assert f"<!-- models -->\n{models.text()}\n<!-- /models -->" in read("reference/model_table.md"), "python -m benchmarks.models"
 
 
 @pytest.mark.slow
