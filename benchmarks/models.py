@@ -1,4 +1,4 @@
-"""Table of models in `docs/reference/model_table.md`, and its measured speeds. `python -m benchmarks.models` writes both."""
+"""Table of models in `docs/reference/model_table.md`, and its speeds. `python -m benchmarks.models` writes both."""
 
 import json
 import pathlib
