@@ -137,7 +137,7 @@ def _ratio(result: dict) -> str:
 
 
 def _input(measured: Measured) -> str:
-    """Return images per second and core of input pipelines."""
+    """Return images per second per core of input pipelines."""
     lines = []
     for row, found in measured:
         for processor, record in sorted(found.items()):
@@ -148,7 +148,7 @@ def _input(measured: Measured) -> str:
     if not lines:
         return "Not measured yet: `make benchmark ROWS=input`."
     return formatting.markdown_table(
-        ["row", "processor", "system", "images/s and core:", "time relative to first:"], lines
+        ["row", "processor", "system", "images/s per core:", "time relative to first:"], lines
     )
 
 

@@ -91,7 +91,7 @@ def commands() -> str:
 def _command(name: str, program: str) -> str:
     """Return the section of a command. Its flags are deleted afterwards: other programs define the same names."""
     module = importlib.import_module(program)
-    own = sorted(flags.FLAGS.get_key_flags_for_module(program), key=lambda flag: flag.name)
+    own = flags.FLAGS.get_key_flags_for_module(program)  # in the order of --help
     rows = [(f"`--{flag.name}`", meaning(flag), flag_default(flag), flag_type(flag)) for flag in own]
     for flag in own:
         delattr(flags.FLAGS, flag.name)

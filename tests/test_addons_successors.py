@@ -1,4 +1,4 @@
-"""Results of the last release of TensorFlow Addons, reproduced by its successors in `docs/tensorflow_addons.md`."""
+"""Results of TensorFlow Addons 0.23, reproduced by its successors in `docs/migration/tensorflow_addons.md`."""
 
 import pathlib
 import re
@@ -23,10 +23,11 @@ def addons():
 @pytest.fixture(scope="module")
 def documented():
     """Names that the Python blocks of the document define."""
-    text = pathlib.Path(__file__).parent.parent.joinpath("docs/tensorflow_addons.md").read_text(encoding="utf-8")
+    document = pathlib.Path(__file__).parent.parent / "docs" / "migration" / "tensorflow_addons.md"
+    text = document.read_text(encoding="utf-8")
     names = {"__name__": "documented"}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(block, "docs/tensorflow_addons.md", "exec"), names)
+        exec(compile(block, str(document), "exec"), names)
     return names
 
 

@@ -75,6 +75,7 @@ COMMANDS = {
 
 # Attributes of the package.
 NAMES = {
+    "features": "feature_extractor",
     "load_run": "runs.load_run",
     "load_model": "runs.load_run, keras_vit.open_predictor or keras.models.load_model",
     "load": "runs.load_run, keras_vit.open_predictor or keras.models.load_model",

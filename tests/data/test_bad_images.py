@@ -13,7 +13,7 @@ EVAL = "decode|resize(8)|value_range(-1, 1)"
 DAMAGE = {
     "zero bytes": lambda content: b"",
     "truncated": lambda content: content[: len(content) // 2],
-    "text": lambda content: b"this is no picture",
+    "text": lambda content: b"not an image",
     "missing": None,
 }
 REASONS = {"zero bytes": "Input is empty", "truncated": "", "text": "Expected a JPEG", "missing": "No such file"}

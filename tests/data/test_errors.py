@@ -34,7 +34,7 @@ def source(tmp_path):
 )
 def test_unreadable_image_error_names_the_file(source, make):
     batches = make(source)
-    for _ in range(2):  # iterating again is possible and tells the same
+    for _ in range(2):  # iterating again raises the same error
         with pytest.raises(data.UnreadableImageError) as error, data.image_errors():
             list(batches)
         assert error.value.origin in source.paths[3:20]

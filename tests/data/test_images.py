@@ -298,7 +298,7 @@ def test_scaled_decoding_keeps_the_pixels_of_the_crop():
             for flag in (False, True)
         )
         assert not np.array_equal(exact, scaled)
-        assert np.abs(exact - scaled).mean() < 4  # a smooth picture of a range of 255, moved by less than a pixel
+        assert np.abs(exact - scaled).mean() < 4  # a smooth image with a range of 255, moved by less than a pixel
 
 
 def test_damaged_exif_blocks_are_ignored():

@@ -54,7 +54,7 @@ def test_cutmix_pastes_a_box_and_blends_labels(compiled, alphas):
         mixed, mixed_labels = apply(-0.6, seed=(seed, 0), compiled=compiled, **alphas)
         inside = (mixed == partner).all(-1)
         assert ((mixed == images).all(-1) | inside).all()  # every pixel is from one of the two
-        assert (inside == inside[0]).all()  # at one place in the whole batch
+        assert (inside == inside[0]).all()  # at the same position in the whole batch
         rows, columns = np.flatnonzero(inside[0].any(1)), np.flatnonzero(inside[0].any(0))
         assert inside[0][rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
         share = 1 - inside[0].mean()

@@ -111,7 +111,7 @@ def test_decoding_only_the_crop_is_decoding_and_cropping():
     encoded = example_images.encode(example_images.smooth(64, 80), "JPEG", quality=95)
     for position in range(5):
         whole = run("decode|inception_crop(area_min=30)", encoded, position)
-        # The place in the string is a part of the seed, so the operation has to stand at the same place.
+        # The position in the string is part of the seed, so the operation must be at the same position.
         part = run("keep('image')|decode_jpeg_and_inception_crop(area_min=30)", encoded, position)
         assert part.shape == whole.shape
         # Upsampled colors at the border of a crop lack their neighbors.
@@ -121,7 +121,7 @@ def test_decoding_only_the_crop_is_decoding_and_cropping():
 @pytest.mark.parametrize("format", ["PNG", "BMP", "WEBP"])
 def test_decode_and_crop_of_other_formats_equals_decoding_then_cropping(format):
     encoded = example_images.encode(example_images.smooth(), format)
-    # The place in the string is a part of the seed, so the operation has to stand at the same place.
+    # The position in the string is part of the seed, so the operation must be at the same position.
     expected = run("decode|inception_crop(16)", encoded)
     np.testing.assert_array_equal(run("keep('image')|decode_jpeg_and_inception_crop(16)", encoded), expected)
 
@@ -212,11 +212,11 @@ def test_every_random_operation_is_compared():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM)
 def test_random_operations_depend_on_the_seed_and_the_position(name, image):
-    picture = example_images.encode(image, "JPEG") if name.startswith("decode") else image
+    content = example_images.encode(image, "JPEG") if name.startswith("decode") else image
     function = preprocess.host_function(RANDOM[name])
 
     def results(seed, positions):
-        return [function({"image": tf.constant(picture)}, seed, tf.constant(p, tf.int64))["image"] for p in positions]
+        return [function({"image": tf.constant(content)}, seed, tf.constant(p, tf.int64))["image"] for p in positions]
 
     def equal(first, second):
         return all(a.shape == b.shape and np.array_equal(a, b) for a, b in zip(first, second, strict=True))

@@ -147,7 +147,7 @@ def test_augmentation_differs_between_epochs_and_rows():
     image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
     one = ArraySource("one", "train", image, np.zeros(1, np.int32), list("abcdefghij"))
     batch = train(one, 64, 1, "random_crop(4)")[0]
-    assert len({image.tobytes() for image in batch["image"]}) > 15  # of 25 places
+    assert len({image.tobytes() for image in batch["image"]}) > 15  # of 25 positions
 
 
 def test_float_images_and_one_hot_labels_are_batched():

@@ -249,16 +249,17 @@ def test_completed_preprocessing_does_not_change_images_of_the_right_size():
         np.testing.assert_array_equal(prepared, -1 + image.astype(np.float32) / np.float32(255) * 2)
 
 
-DOCUMENT = pathlib.Path(__file__).parent.parent.parent / "docs" / "data.md"
+DOCS = pathlib.Path(__file__).parent.parent.parent / "docs"
 
 
 def test_documented_message_of_an_unknown_operation_is_current():
-    (quoted,) = re.findall(r"```\n(Error in the .*?), \.\.\.\n```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    text = (DOCS / "data.md").read_text(encoding="utf-8")
+    (quoted,) = re.findall(r"```\n(Error in the .*?), \.\.\.\n```", text, re.DOTALL)
     with pytest.raises(ValueError) as raised:
         preprocess.host_function("decode|resise(224)|flip_lr")
     assert str(raised.value).startswith(quoted)
 
 
 def test_every_operation_is_documented():
-    text = DOCUMENT.read_text(encoding="utf-8")
+    text = (DOCS / "reference" / "preprocessing.md").read_text(encoding="utf-8")
     assert [name for name in parse.OPS if f"`{name}" not in text] == []

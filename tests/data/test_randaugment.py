@@ -123,7 +123,9 @@ def test_randaug_chooses_operations_uniformly_by_its_seed():
     counts = dict.fromkeys(OPERATIONS, 0)
     for position in range(320):
         result = run(tf.constant(position, tf.int64)).numpy()
-        counts[known.get(result.tobytes(), "Cutout")] += 1  # Cutout has many places, the others at most two results
+        counts[known.get(result.tobytes(), "Cutout")] += (
+            1  # Cutout has many positions, and the others have at most two results
+        )
     for name, count in counts.items():
         assert 20 - 16 <= count <= 20 + 20, (name, counts)  # about 4 standard deviations
     again = run(tf.constant(319, tf.int64)).numpy()

@@ -45,7 +45,7 @@ def narrow(name, create_model, weights=None, **arguments):
 
 
 def make_workspace(folder):
-    """Put images into a directory, narrow variants in the place of the published ones, and shorten `fit`."""
+    """Put images into a directory, narrow variants in place of the published ones, and shorten `fit`."""
     create_model = keras_vit.create_model
     for name in keras_vit.list_models():
         if not name.startswith("BiT"):

@@ -1,5 +1,7 @@
 """Every link within the documentation leads to a file, and every anchor to a heading."""
 
+import re
+
 import pytest
 
 from tests.docs import pages
@@ -27,6 +29,14 @@ def test_every_page_is_reachable():
             waiting.append((page.parent / link.partition("#")[0]).resolve() if link[0] != "#" else page)
     missing = [pages.name_of(page) for page in pages.PAGES if page not in reached]
     assert not missing, missing
+
+
+def test_every_page_is_in_the_navigation():
+    text = (pages.ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^ +- (?:\w+: )?(\S+\.md)$", text, re.MULTILINE)
+    docs = [page for page in pages.PAGES if page.is_relative_to(pages.ROOT / "docs")]
+    missing = [page for page in docs if page.relative_to(pages.ROOT / "docs").as_posix() not in listed]
+    assert not missing and len(listed) == len(set(listed))
 
 
 def test_anchors_follow_from_headings():

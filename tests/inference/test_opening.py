@@ -228,7 +228,7 @@ def test_predictor_has_the_sha256_of_the_files_that_were_read(name, expected, tm
     else:
         assert before == hashlib.sha256(path.read_bytes()).hexdigest()
     assert sha256_of(path) == before
-    save(tiny.model(seed=1))  # in its place, of the same size
+    save(tiny.model(seed=1))  # at the same path, with the same size
     changed = sha256_of(path)
     assert len({before, changed}) == 2
     if path.is_dir():

@@ -160,12 +160,12 @@ def test_equal_probabilities_are_in_the_order_of_the_classes():
 
 def files_of(mode, **options):
     """Yield the file and the opened image in this mode, for each format that has the mode."""
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (3, 4, 3), np.uint8)).resize((40, 30))
-    picture = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50) if mode == "I;16" else picture
+    original = Image.fromarray(np.random.default_rng(0).integers(0, 256, (3, 4, 3), np.uint8)).resize((40, 30))
+    original = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50) if mode == "I;16" else original
     for kind in ("JPEG", "PNG"):
         with contextlib.suppress(OSError):  # the format does not have this mode
             file = io.BytesIO()
-            (picture if mode == "I;16" else picture.convert(mode)).save(file, kind, **options)
+            (original if mode == "I;16" else original.convert(mode)).save(file, kind, **options)
             yield file.getvalue(), Image.open(file)
 
 

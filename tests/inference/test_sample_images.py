@@ -52,7 +52,7 @@ def test_unreadable_sample_images_are_refused(tmp_path):
 
 def test_labels_stay_with_their_images():
     images = tiny.images(4)
-    damaged = images._replace(contents=[b"no picture", *images.contents[1:]])
+    damaged = images._replace(contents=[b"not an image", *images.contents[1:]])
     kept = sample_images.keep_readable(damaged, tiny.preprocess)
     assert (kept.names, kept.labels.tolist()) == (images.names[1:], images.labels[1:].tolist())
     assert kept.contents == images.contents[1:]

@@ -14,7 +14,7 @@ from keras_vit.util.metrics import Metric
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
 RNG = np.random.default_rng(0)
-PICTURE = RNG.integers(0, 256, (40, 60, 3)).astype("uint8")
+IMAGE = RNG.integers(0, 256, (40, 60, 3)).astype("uint8")
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def drawings():
             [{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 2.0}], plots.CLASSIFICATION[0]
         ),
         "values": plots.predicted_against_true(*RNG.normal(size=(2, 9, 5)), "abcde"),
-        "overlays": plots.attention_overlays([PICTURE, PICTURE[..., :1]], {"rollout": RNG.uniform(size=(2, 3, 3))}),
-        "layers": plots.attention_overlays([PICTURE[:9, :9]], {str(i): RNG.uniform(size=(1, 3, 3)) for i in range(8)}),
+        "overlays": plots.attention_overlays([IMAGE, IMAGE[..., :1]], {"rollout": RNG.uniform(size=(2, 3, 3))}),
+        "layers": plots.attention_overlays([IMAGE[:9, :9]], {str(i): RNG.uniform(size=(1, 3, 3)) for i in range(8)}),
     }
 
 
@@ -207,11 +207,11 @@ def captions(names):
 
 class TestOverlay:
     def test_overlay_has_the_resolution_of_the_image(self):
-        assert plots.overlay(PICTURE, np.ones((3, 4))).shape == PICTURE.shape
-        assert plots.overlay(PICTURE[..., 0], np.ones((3, 4))).shape == PICTURE.shape
+        assert plots.overlay(IMAGE, np.ones((3, 4))).shape == IMAGE.shape
+        assert plots.overlay(IMAGE[..., 0], np.ones((3, 4))).shape == IMAGE.shape
 
     def test_overlay_of_opacity_zero_is_the_image(self):
-        np.testing.assert_array_equal(plots.overlay(PICTURE, np.ones((3, 4)), opacity=0), PICTURE)
+        np.testing.assert_array_equal(plots.overlay(IMAGE, np.ones((3, 4)), opacity=0), IMAGE)
 
     def test_overlay_has_an_opacity_of_three_fifths_by_default(self):
         white, dark = np.full((1, 1, 3), 255, np.uint8), np.array(plots.heat_colors()[0])
@@ -221,7 +221,7 @@ class TestOverlay:
     def test_overlay_is_brightest_at_the_largest_weight(self):
         grid = np.zeros((4, 6))
         grid[1, 4] = 0.1  # rows 10 to 20, columns 40 to 50
-        light = plots.overlay(np.zeros_like(PICTURE), grid, opacity=1).sum(axis=-1)
+        light = plots.overlay(np.zeros_like(IMAGE), grid, opacity=1).sum(axis=-1)
         y, x = np.unravel_index(light.argmax(), light.shape)
         assert 10 <= y < 20
         assert 40 <= x < 50
@@ -235,10 +235,8 @@ class TestOverlay:
         np.testing.assert_array_equal(image, table[np.round(255 * heat).astype(int)])
 
     def test_overlay_of_zero_weights_is_finite(self):
-        assert np.isfinite(plots.overlay(PICTURE, np.zeros((2, 2)))).all()
-        np.testing.assert_array_equal(
-            plots.overlay(PICTURE, -np.ones((2, 2))), plots.overlay(PICTURE, np.zeros((2, 2)))
-        )
+        assert np.isfinite(plots.overlay(IMAGE, np.zeros((2, 2)))).all()
+        np.testing.assert_array_equal(plots.overlay(IMAGE, -np.ones((2, 2))), plots.overlay(IMAGE, np.zeros((2, 2))))
 
 
 def test_similarity_maps_are_at_the_positions_of_their_patches():
@@ -281,9 +279,9 @@ def test_images_are_encoded_losslessly():
     encoded = plots.encode_image(large)
     assert encoded.startswith(b"\xff\xd8\xff")  # JPEG
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(encoded))), large)
-    encoded = plots.encode_image(PICTURE)
+    encoded = plots.encode_image(IMAGE)
     assert encoded.startswith(b"\x89PNG")
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(encoded)))[..., :3], PICTURE)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(encoded)))[..., :3], IMAGE)
 
 
 def test_missing_matplotlib_names_the_extra(monkeypatch):
@@ -369,7 +367,7 @@ class TestNames:
     def test_overlays_keep_similar_names_apart(self):
         names = [name for name in self.HOSTILE if name.isascii()] * 2
         grids = {"rollout": [np.ones((2, 2))] * len(names)}
-        figure = plots.attention_overlays([PICTURE] * len(names), grids, [f"{name} · 72 %" for name in names])
+        figure = plots.attention_overlays([IMAGE] * len(names), grids, [f"{name} · 72 %" for name in names])
         assert self.overlapping(figure) == []
         assert plots.svg(figure)
 

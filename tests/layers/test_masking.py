@@ -7,7 +7,7 @@ import pytest
 from keras_vit import layers
 from keras_vit.layers.masking import take_patches
 
-# Layers of tokens and places, by name: their arguments, and how many of the five patches the tokens hold.
+# Layers of tokens and positions, by name: their arguments, and how many of the five patches the tokens hold.
 WITH_PLACES = {
     "VisiblePatches": (dict(num_visible=2, num_prefix_tokens=1), 5),
     "RestoredPatches": (dict(num_prefix_tokens=1), 2),

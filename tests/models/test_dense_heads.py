@@ -99,7 +99,7 @@ def test_parameters_and_operations_of_dense_heads_are_counted(head):
     macs = patches * width * 3
     if isinstance(head, models.UpsampleSegmenter):
         macs, places = patches * width * 8, patches
-        for stage in range(head.stages):  # 16 entries of the kernel for each place of the input
+        for stage in range(head.stages):  # 16 entries of the kernel for each position of the input
             macs += places * 16 * (8 >> stage) * (4 >> stage)
             places *= 4
         macs += places * (8 >> head.stages) * 3

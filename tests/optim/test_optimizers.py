@@ -84,7 +84,7 @@ def test_lars_scales_by_small_norms(weight, gradient):
 
 
 def test_muon_matches_keras():
-    """Keras' own Muon, with its momentum and its rate in the same places, on a weight that is not an embedding."""
+    """Keras' own Muon, with the same momentum and learning rate, on a weight that is not an embedding."""
     theirs = keras.optimizers.Muon(momentum=0.95, nesterov=True, weight_decay=None, exclude_embeddings=False)
     variable = keras.Variable(WEIGHT, name="kernel")
     theirs.build([variable])

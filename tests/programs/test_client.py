@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'ke
 
 
 class Fake:
-    """In place of the client: the second image is unreadable."""
+    """Replaces the client: the second image is unreadable."""
 
     def __init__(self, *places, **options):
         self.created = places, options

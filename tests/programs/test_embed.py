@@ -186,7 +186,7 @@ def test_parts_without_a_readable_image_are_skipped(bad, run, images, tmp_path):
     """Parts have three images."""
     copies = [shutil.copy(image, tmp_path) for image in images[:5]]
     for index in bad:
-        pathlib.Path(copies[index]).write_bytes(b"not a picture")
+        pathlib.Path(copies[index]).write_bytes(b"not an image")
     output = tmp_path / "a.npz"
     if len(bad) == 5:
         with pytest.raises(ValueError, match="None of the images"):

@@ -36,7 +36,7 @@ def test_predict_prints_the_probabilities_of_the_model(run, digits, tmp_path, ca
     logits, source = digits.logits, digits.source
     tiny.digit_files(tmp_path, source)
     bad, missing = tmp_path / "bad.jpg", tmp_path / "missing.jpg"
-    bad.write_bytes(b"not a picture")
+    bad.write_bytes(b"not an image")
     assert call("train.predict", f"--model={run}", "--json", tmp_path / "digit_*.png", bad, missing) == 1
     *answers, first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (first["path"], second["path"]) == (str(bad), str(missing))

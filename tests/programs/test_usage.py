@@ -15,7 +15,7 @@ from train import experiments
 from train.experiments import Row, Table
 
 RUN = pathlib.Path(__file__).parents[1] / "runs" / "data" / "run"
-PICTURE = golden_data.path("images/gray.png")
+IMAGE = golden_data.path("images/gray.png")
 TAKE_DATA = {  # the programs with --data, and what else they require
     "train.main": ["--workdir=run"],
     "train.launch": ["--target=slurm"],
@@ -72,8 +72,8 @@ def test_flags_are_passed_on_to_the_training(arguments, changed, tmp_path, monke
 
 
 OPEN_MODELS = {  # programs with the flags of a model, and what else they require
-    **dict.fromkeys(("train.predict", "train.visualize"), [str(PICTURE), "--output=x.csv"]),
-    "train.embed": [str(PICTURE), "--output=x.npz"],
+    **dict.fromkeys(("train.predict", "train.visualize"), [str(IMAGE), "--output=x.csv"]),
+    "train.embed": [str(IMAGE), "--output=x.npz"],
     **dict.fromkeys(("train.evaluate", "export.serve"), []),
     "export.main": ["--output=x"],
     "export.verify": ["--artifact=x"],

@@ -26,7 +26,7 @@ def fields(kind, prefix=""):
 
 
 def recorded(value, read, prefix=""):
-    """A copy of a recipe that adds to `read` the path of each field that is asked for; "model.__dict__" for `vars`."""
+    """A copy of a recipe that adds to `read` the path of each field that is read; "model.__dict__" for `vars`."""
 
     class Recorded(type(value)):
         def __getattribute__(self, name):

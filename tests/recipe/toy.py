@@ -117,7 +117,7 @@ def shrink(recipe):
     return recipes.check(recipe)
 
 
-def pictures(folder):
+def write_images(folder):
     """JPEG files of 40 by 48 pixels, one color per class."""
     paths = []
     for index in range(EXAMPLES):
@@ -131,7 +131,7 @@ def pictures(folder):
 
 def replace_readers(monkeypatch, folder):
     """Makes every source that is not in the package give the images, whatever its name and split."""
-    paths = pictures(folder)
+    paths = write_images(folder)
     labels = np.arange(EXAMPLES, dtype=np.int32) % CLASSES
     names = [f"class {number}" for number in range(CLASSES)]
     sizes = functools.partial(dict.fromkeys, ("train", "test"), EXAMPLES)

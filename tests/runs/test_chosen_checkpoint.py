@@ -50,7 +50,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_checkpoint_of_the_last_step_is_the_final_model(run):
-    """With the moving averages in the place of the weights, bit for bit."""
+    """With the moving averages in place of the weights, bit for bit."""
     final, last, of_step = load_run(run), load_run(run, checkpoint="last"), load_run(run, checkpoint=4)
     assert (final.step, last.step, of_step.step) == (None, 4, 4)
     expected = final.model(IMAGES).numpy()

@@ -34,14 +34,14 @@ HOSTILE = "</script><script>throw 'x'</script><img src=x onerror=alert(1)> & \"'
 NAMES = (HOSTILE, *tiny.CLASS_NAMES[1:])
 
 
-def picture(seed=0, kind="PNG"):
+def image_file(seed=0, kind="PNG"):
     return tiny.encode(tiny.arrays(1, seed=seed)[0], kind)
 
 
 @pytest.fixture(scope="module")
 def classes():
     card = dataclasses.replace(tiny.card(), class_names=NAMES)
-    examples = {HOSTILE: picture(7)}
+    examples = {HOSTILE: image_file(7)}
     return ServedModel(HOSTILE, inference.KerasPredictor(tiny.model(num_layers=1), card), examples)
 
 
@@ -65,9 +65,9 @@ class TestPredictions:
     def test_page_shows_the_predictions_of_artifacts_and_models(self, served):
         """Both show the client's result."""
         for model in (servers.loaded(served[1]), ServedModel("pets", inference.KerasPredictor(served[0], tiny.card()))):
-            found = Page(model).predict(bytearray(picture()))
+            found = Page(model).predict(bytearray(image_file()))
             with servers.serving_model(model) as url:
-                (expected,) = tf_serving.Client(url, "pets").predict([picture()])
+                (expected,) = tf_serving.Client(url, "pets").predict([image_file()])
             assert found["kind"] == "probabilities"
             assert [part["name"] for part in found["parts"]] == expected.labels
             assert [part["number"] for part in found["parts"]] == pytest.approx(expected.scores)
@@ -78,8 +78,8 @@ class TestPredictions:
         predictor = inference.KerasPredictor(
             (model := tiny.regression(values)), card_of_model(model, "", tiny.PREPROCESS)
         )
-        found = Page(ServedModel("years", predictor)).predict(bytearray(picture()))
-        expected = predictor.predict([picture()])[0]
+        found = Page(ServedModel("years", predictor)).predict(bytearray(image_file()))
+        expected = predictor.predict([image_file()])[0]
         assert found["kind"] == "values"
         assert [part["name"] for part in found["parts"]] == ["year", "mass"]
         assert [part["number"] for part in found["parts"]] == pytest.approx(expected)
@@ -89,8 +89,8 @@ class TestPredictions:
         model = tiny.model(head=models.LinearSegmenter(3))
         model.class_names = ("sky", "sea", "sand")
         predictor = inference.KerasPredictor(model, card_of_model(model, "", tiny.PREPROCESS))
-        found = Page(ServedModel("views", predictor)).predict(bytearray(picture()))
-        (expected,) = predictor.card.at_image_sizes(predictor.predict([picture()]), [picture()])
+        found = Page(ServedModel("views", predictor)).predict(bytearray(image_file()))
+        (expected,) = predictor.card.at_image_sizes(predictor.predict([image_file()]), [image_file()])
         mask = masks.from_png(base64.b64decode(found["mask"].partition(",")[2]))
         np.testing.assert_array_equal(mask, expected)
         for part in found["parts"]:
@@ -107,9 +107,9 @@ class TestPredictions:
                 name="x", version=1, card=card, examples={}, predict_image=lambda _: outputs, scores_of=None
             )
         )
-        assert page.predict(bytearray(picture())) == {"kind": "features", "shape": (16,)}
+        assert page.predict(bytearray(image_file())) == {"kind": "features", "shape": (16,)}
         with pytest.raises(tf_serving.RequestError, match="features"):
-            page.explain(bytearray(picture()))
+            page.explain(bytearray(image_file()))
 
     @pytest.mark.parametrize("content", [b"", b"bad", bombs.BOMBS["PNG"], bombs.BOMBS["GIF"]])
     def test_unreadable_images_are_refused(self, classes, content):
@@ -147,15 +147,15 @@ class TestExplanations:
     def test_concurrent_explanations_are_refused(self, page, monkeypatch):
         def check(*arguments, **options):
             with pytest.raises(tf_serving.RequestError) as caught:
-                page.explain(bytearray(picture()))
+                page.explain(bytearray(image_file()))
             refused.append(caught.value.status)
             return original(*arguments, **options)
 
         refused, original = [], headers.check
         monkeypatch.setattr(headers, "check", check)
-        page.explain(bytearray(picture()))
+        page.explain(bytearray(image_file()))
         monkeypatch.setattr(headers, "check", original)
-        page.explain(bytearray(picture()))
+        page.explain(bytearray(image_file()))
         assert set(refused) == {503}
 
 
@@ -200,7 +200,7 @@ class TestRoutes:
         with servers.serving(served[1]) as (_, url):
             for body in (b'{"instances": ["a"]}', b'{"instances": ["b"]}', b"{"):
                 servers.post(url, body)
-            servers.post(url, picture(), "/page/predict")
+            servers.post(url, image_file(), "/page/predict")
             get(f"{url}/v1/models/pets")
             status, text, found = get(f"{url}/metrics")
             assert get(f"{url}/monitoring/prometheus/metrics")[1] == text
@@ -265,15 +265,15 @@ def expected(classes, content):
 class TestInABrowser:
     def test_dropped_and_pasted_images_are_predicted(self, opened, classes):
         for seed, event in enumerate(("drop", "paste")):
-            give(opened, event, picture(seed))
-            assert shown(opened) == expected(classes, picture(seed))
-        assert expected(classes, picture(0)) != expected(classes, picture(1))
+            give(opened, event, image_file(seed))
+            assert shown(opened) == expected(classes, image_file(seed))
+        assert expected(classes, image_file(0)) != expected(classes, image_file(1))
         assert opened.evaluate("document.getElementById('image').naturalWidth") == 24
 
     def test_example_images_are_predicted(self, opened, classes):
         opened.evaluate("document.getElementById('status').textContent = ''")
         opened.click("#examples button")
-        assert shown(opened) == expected(classes, picture(7))
+        assert shown(opened) == expected(classes, image_file(7))
 
     def test_formats_that_only_the_browser_reads_are_converted(self, opened, classes, tmp_path):
         """A GIF of at most 27 colors, which it keeps."""
@@ -294,14 +294,14 @@ class TestInABrowser:
         assert opened.evaluate("document.getElementById('image').naturalWidth") > 24
 
     def test_explanation_map_is_shown(self, opened, classes):
-        give(opened, "drop", picture())
+        give(opened, "drop", image_file())
         names = [name for name, _ in shown(opened)]
         opened.click("#explain")
         opened.wait("!document.getElementById('map').hidden")
         assert opened.evaluate("[...document.getElementById('which').options].map((option) => option.text)") == names
         data = "document.getElementById('shade').getContext('2d').getImageData(0, 0, 8, 8).data"
         darkness = f"[...{data}].filter((_, index) => index % 4 === 3)"
-        for index, one in enumerate(Page(classes).explain(bytearray(picture()))["maps"]):
+        for index, one in enumerate(Page(classes).explain(bytearray(image_file()))["maps"]):
             opened.evaluate(
                 f"(() => {{ const which = document.getElementById('which'); which.value = {index};"
                 " which.dispatchEvent(new Event('change')); })()"
@@ -315,7 +315,7 @@ class TestInABrowser:
         assert opened.evaluate("document.getElementById('result').hidden")
 
     def test_page_fits_a_phone_in_dark_mode(self, opened):
-        give(opened, "drop", picture())
+        give(opened, "drop", image_file())
         shown(opened)
         opened.look("dark", 390)
         assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")

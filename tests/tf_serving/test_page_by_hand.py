@@ -33,7 +33,7 @@ def page_of(scores, names=(), values=None, **options):
     return Page(ServedModel("pets", predictor, **options))
 
 
-def picture(seed=0):
+def image_file(seed=0):
     return tiny.encode(tiny.arrays(1, seed=seed)[0], "PNG")
 
 
@@ -42,21 +42,21 @@ def test_the_subtitle_states_width_and_height():
 
 
 def test_only_the_most_probable_classes_are_explained():
-    found = page_of([0, 2, 1, 3, 6, 5, 4], tiny.CLASS_NAMES).explain(bytearray(picture()))
+    found = page_of([0, 2, 1, 3, 6, 5, 4], tiny.CLASS_NAMES).explain(bytearray(image_file()))
     assert [part["name"] for part in found["maps"]] == ["élan", "fox", "gnu", "dog", "bee"]
 
 
 def test_ties_are_explained_in_class_order():
     """NumPy's default order of more than 16 numbers is not stable."""
     names = tuple(f"class {number}" for number in range(40))
-    found = page_of(np.arange(40) % 2, names).explain(bytearray(picture()))
+    found = page_of(np.arange(40) % 2, names).explain(bytearray(image_file()))
     assert [part["name"] for part in found["maps"]] == [f"class {number}" for number in (1, 3, 5, 7, 9)]
 
 
 def test_all_values_are_explained_in_their_order():
     names = ("a", "b", "c", "d", "e", "f")
     values = Values(names, (0.0,) * 6, (1.0,) * 6).to_dict()
-    found = page_of([1, 6, 2, 5, 3, 4], values=values).explain(bytearray(picture()))
+    found = page_of([1, 6, 2, 5, 3, 4], values=values).explain(bytearray(image_file()))
     assert [(part["name"], part["number"]) for part in found["maps"]] == list(
         zip(names, [1, 6, 2, 5, 3, 4], strict=True)
     )
@@ -70,7 +70,7 @@ def test_the_colors_of_a_mask_are_those_of_its_classes():
     content = {"b64": base64.b64encode(masks.to_png(mask)).decode()}
     model = types.SimpleNamespace(name="x", version=1, card=card, examples={}, scores_of=None)
     model.predict_image = lambda _: {"mask_bytes": content, "valid": True}
-    found = Page(model).predict(bytearray(picture()))
+    found = Page(model).predict(bytearray(image_file()))
     shown = Image.open(io.BytesIO(base64.b64decode(found["mask"].partition(",")[2]))).convert("RGB")
     assert [part["name"] for part in found["parts"]] == ["class 1", "class 299"]
     for part, number, x in zip(found["parts"], (1, 299), (0, 2), strict=True):
@@ -78,7 +78,7 @@ def test_the_colors_of_a_mask_are_those_of_its_classes():
 
 
 def test_each_example_has_its_own_image():
-    examples = {"a/1.png": picture(1), "b/2.png": picture(2), "c/3.png": picture(3)}
+    examples = {"a/1.png": image_file(1), "b/2.png": image_file(2), "c/3.png": image_file(3)}
     page = page_of([0.0, 1.0], ("a", "b"), examples=examples)
     with servers.serving_model(page._model) as url:
         for index, (name, content) in enumerate(examples.items()):

@@ -20,7 +20,7 @@ def inputs(**shapes):
     return definition.inputs
 
 
-PICTURES = inputs(image_bytes=(tf.string, [None]))
+IMAGES = inputs(image_bytes=(tf.string, [None]))
 NUMBERS = inputs(x=(tf.float32, [None, 2]))
 FLAGS = inputs(x=(tf.bool, [None]))
 TWO = inputs(x=(tf.float32, [None, 2]), y=(tf.int32, [None]))
@@ -30,10 +30,10 @@ B64 = {"b64": base64.b64encode(b"\xff\x00").decode()}
 @pytest.mark.parametrize(
     ("body", "signature", "expected", "rows"),
     [
-        ({"instances": [B64, B64]}, PICTURES, {"image_bytes": [b"\xff\x00"] * 2}, True),
-        ({"instances": [{"image_bytes": B64}]}, PICTURES, {"image_bytes": [b"\xff\x00"]}, True),
-        ({"inputs": [B64]}, PICTURES, {"image_bytes": [b"\xff\x00"]}, False),
-        ({"inputs": {"image_bytes": ["text"]}}, PICTURES, {"image_bytes": [b"text"]}, False),
+        ({"instances": [B64, B64]}, IMAGES, {"image_bytes": [b"\xff\x00"] * 2}, True),
+        ({"instances": [{"image_bytes": B64}]}, IMAGES, {"image_bytes": [b"\xff\x00"]}, True),
+        ({"inputs": [B64]}, IMAGES, {"image_bytes": [b"\xff\x00"]}, False),
+        ({"inputs": {"image_bytes": ["text"]}}, IMAGES, {"image_bytes": [b"text"]}, False),
         ({"instances": [[1, 2], [3, 4.5]]}, NUMBERS, {"x": [[1, 2], [3, 4.5]]}, True),
         ({"instances": [{"x": [1, 2], "y": 3}]}, TWO, {"x": [[1, 2]], "y": [3]}, True),
         ({"instances": [True, False]}, FLAGS, {"x": [True, False]}, True),
@@ -57,34 +57,34 @@ def test_base64_with_white_space_or_without_padding_is_read():
     lines = base64.encodebytes(LONG).decode()
     assert lines.count("\n") > 1
     values = [{"b64": lines}, {"b64": lines.replace("\n", "\r\n ")}, {"b64": "\t"}, UNPADDED]
-    arrays, _ = rest.parse_predict({"instances": values}, PICTURES)
+    arrays, _ = rest.parse_predict({"instances": values}, IMAGES)
     assert arrays["image_bytes"].tolist() == [LONG, LONG, b"", b"\xff"]
 
 
 @pytest.mark.parametrize(
     ("body", "signature", "message"),
     [
-        ([], PICTURES, "either 'instances'"),
-        ({}, PICTURES, "either 'instances'"),
-        ({"instances": [1], "inputs": [1]}, PICTURES, "either 'instances'"),
-        ({"instances": []}, PICTURES, "at least one instance"),
-        ({"instances": "a"}, PICTURES, "at least one instance"),
-        ({"instances": [{"image_bytes": B64}, B64]}, PICTURES, "Every instance must have exactly the inputs"),
-        ({"instances": [{"img": B64}]}, PICTURES, r"exactly the inputs \['image_bytes'\].*\['img'\]"),
-        ({"instances": [B64, {}]}, PICTURES, "exactly the inputs"),
-        ({"inputs": {"img": [B64]}}, PICTURES, r"exactly the inputs.*\['img'\]"),
+        ([], IMAGES, "either 'instances'"),
+        ({}, IMAGES, "either 'instances'"),
+        ({"instances": [1], "inputs": [1]}, IMAGES, "either 'instances'"),
+        ({"instances": []}, IMAGES, "at least one instance"),
+        ({"instances": "a"}, IMAGES, "at least one instance"),
+        ({"instances": [{"image_bytes": B64}, B64]}, IMAGES, "Every instance must have exactly the inputs"),
+        ({"instances": [{"img": B64}]}, IMAGES, r"exactly the inputs \['image_bytes'\].*\['img'\]"),
+        ({"instances": [B64, {}]}, IMAGES, "exactly the inputs"),
+        ({"inputs": {"img": [B64]}}, IMAGES, r"exactly the inputs.*\['img'\]"),
         ({"inputs": [[1, 2]]}, TWO, "'inputs' must have exactly the inputs"),
-        ({"instances": [{"b64": "%%%"}]}, PICTURES, "cannot be read as string"),
-        ({"instances": [{"b64": 5}]}, PICTURES, "objects must be"),
-        ({"instances": [{"b64": "/w="}]}, PICTURES, "cannot be read as string"),
-        ({"instances": [{"b64": "/"}]}, PICTURES, "cannot be read as string"),
-        ({"instances": [{"b64": "_w=="}]}, PICTURES, "cannot be read as string"),
-        ({"instances": [{"b64": "/w\u00a0=="}]}, PICTURES, "cannot be read as string"),
+        ({"instances": [{"b64": "%%%"}]}, IMAGES, "cannot be read as string"),
+        ({"instances": [{"b64": 5}]}, IMAGES, "objects must be"),
+        ({"instances": [{"b64": "/w="}]}, IMAGES, "cannot be read as string"),
+        ({"instances": [{"b64": "/"}]}, IMAGES, "cannot be read as string"),
+        ({"instances": [{"b64": "_w=="}]}, IMAGES, "cannot be read as string"),
+        ({"instances": [{"b64": "/w\u00a0=="}]}, IMAGES, "cannot be read as string"),
         ({"instances": [[True, False]]}, NUMBERS, "true or false"),
         ({"instances": [[1, True]]}, NUMBERS, "true or false"),
-        ({"instances": [True]}, PICTURES, "cannot be read as string"),
+        ({"instances": [True]}, IMAGES, "cannot be read as string"),
         ({"instances": [1, 0]}, FLAGS, "must contain booleans"),
-        ({"instances": [1]}, PICTURES, "must contain strings"),
+        ({"instances": [1]}, IMAGES, "must contain strings"),
         ({"instances": [[1, 2], [3]]}, NUMBERS, "cannot be read as float32"),
         ({"instances": [["a", "b"]]}, NUMBERS, "cannot be read as float32"),
         ({"instances": [[True, 2]]}, NUMBERS, "must not contain true or false"),

@@ -6,9 +6,9 @@
     keras-vit train "folder:images#masks=masks"
 
 `images` is a folder of images. `masks` is a folder of PNG files with the same names, which contain a class number for
-each pixel (docs/data.md). Without `--config`, this recipe is the default for data with masks. It equals the recipe
-`folder` with another task and AdamW. The number of steps, the image size and the number of micro-batches are chosen as
-in `folder`.
+each pixel (docs/reference/sources.md). Without `--config`, this recipe is the default for data with masks. It equals
+the recipe `folder` with another task and AdamW. The number of steps, the image size and the number of micro-batches are
+chosen as in `folder`.
 
 By default, all weights are trained. The second command trains a linear head on frozen features, which requires good
 features, such as the features of DINOv2 or DINOv3. `--config.task="segmentation(head='upsample')"` predicts finer

@@ -24,7 +24,7 @@ def open_source(spec: str | os.PathLike[str], split: str = "train", **options: A
             `"tfds:cifar10"`. Options can follow, joined by `&`, as in `"folder:/images#test_fraction=0.1"`.
         split: Split in the notation of TensorFlow Datasets: `"train"`, `"train[:98%]"`, `"train[:10%]+test"`. Also
             `"validation(train)"`, a seventh of `"train"`, and `"fit(train)"`, the rest of it.
-        **options: Options of the kind of source, see `docs/data.md`.
+        **options: Options of the kind of source, see `docs/reference/sources.md`.
 
     Returns:
         The source, with `num_examples`, `num_classes` and `class_names`.

@@ -47,7 +47,7 @@ def read(
 ) -> DataSet:
     """Return the images in a list: CSV, with the names of the columns in the first line, or JSON lines.
 
-    `classes` and `foreground` are for masks, whose paths are in the column `mask`. See `docs/data.md`.
+    `classes` and `foreground` are for masks, whose paths are in the column `mask`. See `docs/reference/sources.md`.
     """
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
