@@ -30,10 +30,10 @@ help:
 	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
 	@echo "make test-gpu   compile steps for NVIDIA GPUs (minutes, no GPU needed)"
 	@echo "make test-engines  predict with Ray, Beam, Spark and Dask (installs 1 GB, needs Java)"
-	@echo "make test-real  compare a trained network with its reference, and its exported files (downloads 90 MB once)"
+	@echo "make test-real  compare a trained model with its reference, and its exported files (downloads 90 MB once)"
 	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
-	@echo "make coverage   run the tests and report which branches of each room they take"
-	@echo "make benchmark  measure beside other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
+	@echo "make coverage   run the tests and report which branches of each subpackage they take"
+	@echo "make benchmark  compare with other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
 	@echo "make docs       build the documentation's site in build/site; a broken link is an error"
 	@echo "make lint       check style with ruff and types with mypy;  make format  mends what it can"
 	@echo "make clean      remove $(VENV), $(DEMO) and build outputs"
@@ -61,7 +61,7 @@ $(VENV)/.installed-demo: setup.py pyproject.toml keras_vit/version.py | $(BIN)/p
 
 $(VENV)/.installed-test: setup.py pyproject.toml keras_vit/version.py | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev]'
-# The published messages of TensorFlow Serving, which tests compare ours with. The package requires \`tensorflow\`, which
+# The published messages of TensorFlow Serving, which tests compare with this package's. The package requires \`tensorflow\`, which
 # must not share an environment with \`tensorflow-cpu\`; its messages need neither more than the other.
 	$(BIN)/python -m pip install --quiet --no-deps 'tensorflow-serving-api>=2.20,<2.22'
 	@touch $@ $(VENV)/.installed-demo
@@ -150,7 +150,7 @@ coverage: $(VENV)/.installed-test
 	-$(COVERAGE) run -m pytest -q -n $(WORKERS) --dist worksteal -m "not exhaustive and $(OURS)" $(TESTS)
 	$(COVERAGE) combine --quiet
 	$(COVERAGE) json --quiet -o $(VENV)/coverage.json
-	$(BIN)/python -m tools.coverage_by_room $(VENV)/coverage.json
+	$(BIN)/python -m tools.coverage_by_subpackage $(VENV)/coverage.json
 
 # Rows that were measured with this very code are left out; AGAIN=1 measures them anew.
 benchmark: $(VENV)/.installed-test

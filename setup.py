@@ -30,7 +30,7 @@ def constant(name):
 
 
 def addresses():
-    """Return the links for PyPI, or an empty dictionary if the repository has no address yet."""
+    """Return the links for PyPI, or an empty dictionary if the repository has no URL yet."""
     address = constant("REPOSITORY")
     return {"Source": address, "Issues": f"{address}/issues"} if address else {}
 
@@ -69,7 +69,7 @@ EXTRAS = {
     "parquet": ["pyarrow>=17"],
     "hub": ["huggingface_hub>=0.30"],
     "ray": ["ray[data]>=2.40"],
-    "buckets": ["fsspec>=2025.3", "gcsfs>=2025.3", "s3fs>=2025.3"],
+    "buckets": ["fsspec>=2025.3", "gcsfs>=2025.3", "s3fs>=2025.3", "pyarrow>=17"],
     "sweep": ["optuna>=4.3"],
     "wandb": ["wandb>=0.19"],
     "mlflow": ["mlflow>=2.20"],

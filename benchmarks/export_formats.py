@@ -24,14 +24,14 @@ from absl import flags, logging
 
 from benchmarks import tables
 from keras_vit import cli, create_model, recipe
-from keras_vit.exporting import onnx_openvino, publication, saved_model, tflite, verify
+from keras_vit.exporting import onnx_openvino, saved_model, tflite, verified_file, verify
 from keras_vit.inference import formats, keras_model, model_card, sample_images
 from keras_vit.runs import load_run, run_directory
 from keras_vit.util import file_io, formatting
 
 FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in formats.TFLITE.precisions), "onnx", "openvino")
 HEADER = (
-    *("model", "format", "precision", "MB:", "largest difference:", "same answer:", "accuracy:"),
+    *("model", "format", "precision", "MB:", "largest difference:", "same prediction:", "accuracy:"),
     *("p50 ms:", "p95 ms:"),
 )
 PREPROCESS = "decode(3)|resize(224)|value_range(-1, 1)"
@@ -119,7 +119,7 @@ def export(name: str, directory: str) -> None:
                     model, path, **common, precision=precision, calibration=calibration, tolerance=tolerance
                 )
             results[kind] = {"passed": True, "bytes": model_card.size_of(path), **vars(comparison)}
-        except (verify.VerificationError, publication.ConversionError) as error:
+        except (verify.VerificationError, verified_file.ConversionError) as error:
             logging.error("%s", error)
             failed = getattr(error, "comparison", None)
             results[kind] = {"passed": False, "error": str(error), **(vars(failed) if failed else {})}

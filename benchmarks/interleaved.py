@@ -109,11 +109,11 @@ def run(systems: Sequence[System], rounds: int) -> list[Result]:
     seconds: dict[str, list[float]] = {}
     rates: dict[str, list[dict[str, float]]] = {}
 
-    def succeeds(name: str, answer: dict) -> bool:
-        if "error" not in answer:
+    def succeeds(name: str, result: dict) -> bool:
+        if "error" not in result:
             return True
-        results[name].error = answer["error"]
-        logging.warning("%s failed: %s", name, answer["error"])
+        results[name].error = result["error"]
+        logging.warning("%s failed: %s", name, result["error"])
         processes.pop(name).close()
         seconds.pop(name, None)
         return False
@@ -122,22 +122,22 @@ def run(systems: Sequence[System], rounds: int) -> list[Result]:
         for system in systems:
             logging.info("Building %s and running its first steps, at most %.0f s", system.name, LIMIT)
             processes[system.name] = _Process(system)
-            answer = processes[system.name].read()
-            results[system.name].versions = answer.get("versions", {})
-            if succeeds(system.name, answer):
+            result = processes[system.name].read()
+            results[system.name].versions = result.get("versions", {})
+            if succeeds(system.name, result):
                 seconds[system.name] = []
         for index in range(rounds):
             for name in list(processes):
-                answer = processes[name].step()
-                if answer.get("seconds", 0.0) * rounds > LIMIT:
-                    reason = f"left out: a step takes {answer['seconds']:.3g} s, and {rounds} steps over {LIMIT:.0f} s"
-                    answer = {"error": reason}
-                if succeeds(name, answer):
-                    seconds[name].append(answer["seconds"])
+                result = processes[name].step()
+                if result.get("seconds", 0.0) * rounds > LIMIT:
+                    reason = f"left out: a step takes {result['seconds']:.3g} s, and {rounds} steps over {LIMIT:.0f} s"
+                    result = {"error": reason}
+                if succeeds(name, result):
+                    seconds[name].append(result["seconds"])
                     for key in ("peak_bytes", "library_bytes", "note"):
-                        setattr(results[name], key, answer.get(key))
-                    if "rates" in answer:
-                        rates.setdefault(name, []).append(answer["rates"])
+                        setattr(results[name], key, result.get(key))
+                    if "rates" in result:
+                        rates.setdefault(name, []).append(result["rates"])
             last = ", ".join(f"{name} {times[-1]:.3g} s" for name, times in seconds.items())
             logging.info("Round %d of %d: %s", index + 1, rounds, last)
     finally:
@@ -187,7 +187,7 @@ class _Process:
         finally:
             watchdog.cancel()
         if time.monotonic() - started >= LIMIT:
-            return {"error": f"left out: no answer after {LIMIT:.0f} s"}
+            return {"error": f"left out: no result after {LIMIT:.0f} s"}
         return {"error": f"the process ended with code {self._process.wait()}. {self._last_line()}".strip()}
 
     def step(self) -> dict:

@@ -5,9 +5,9 @@
     python -m benchmarks.main --list
 
 Each package has a separate environment with pinned versions, which is installed from PyPI at first use.
-Every system runs in a separate process, and the systems of a row take their steps in turn. In the same rounds, another
-process measures the rates of matrix products and copies on this machine; each row shows its share of these rates.
-A system that takes over five minutes to build, or over five minutes for its steps, is left out of its row.
+Every system runs in a separate process, and the steps of the systems of a row are interleaved. In the same rounds,
+another process measures the rates of matrix products and copies on this machine; each row shows its share of these
+rates. A system that takes over five minutes to build, or over five minutes for its steps, is left out of its row.
 
 A failure does not stop the other rows. Rows that were already measured with the same code on the same machine are
 skipped, so a stopped run can be resumed; `--again` measures them again. Close all other programs first.

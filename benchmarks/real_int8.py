@@ -1,4 +1,4 @@
-"""Quantize a trained network to int8 with the quantizers of TFLite, ONNX Runtime and OpenVINO, and compare features.
+"""Quantize a trained model to int8 with the quantizers of TFLite, ONNX Runtime and OpenVINO, and compare features.
 
 A quantized file passes if its nearest neighbor has the same class as the nearest neighbor of the float32 model, for 97%
 of the images. If a file with all layers in int8 does not pass, the layers of `FLOAT` stay in float32. NNCF, OpenVINO's
@@ -42,7 +42,7 @@ Store = Callable[..., Any]
 
 
 def measure(
-    network: str, train_set: evaluators.EvaluationData, test_set: evaluators.EvaluationData, work: str, store: Store
+    weights: str, train_set: evaluators.EvaluationData, test_set: evaluators.EvaluationData, work: str, store: Store
 ) -> None:
     """Write, compare and time all files."""
     images, labels = evaluators.collect(lambda x: x.reshape(len(x), -1), train_set.batches)
@@ -51,18 +51,18 @@ def measure(
     images = images.reshape(-1, SIZE, SIZE, 3)[order]
     index, labels, queries = images[:INDEX], labels[order][:INDEX], queries.reshape(-1, SIZE, SIZE, 3)[:QUERIES]
     calibration = images[-CALIBRATION:]
-    model = keras_vit.model_from_checkpoint(network, image_size=SIZE)
+    model = keras_vit.model_from_checkpoint(weights, image_size=SIZE)
     expected = [model.predict(some, verbose=0) for some in (index, queries)]
 
     def compare(make: Callable[[], tuple[str, Run]]) -> dict[str, Any]:
         path, run = make()
         found = [run(some) for some in (index, queries)]
-        ours, theirs = (nearest(*features) for features in (found, expected))
+        quantized, original = (nearest(*features) for features in (found, expected))
         seconds = cpu_seconds(run, queries[:1])
         return {
             "difference": float(np.abs(found[1] - expected[1]).max() / np.abs(expected[1]).max()),
-            "neighbor": float((ours == theirs).mean()),
-            "class": float((labels[ours] == labels[theirs]).mean()),
+            "neighbor": float((quantized == original).mean()),
+            "class": float((labels[quantized] == labels[original]).mean()),
             "megabytes": model_card.size_of(path) / 1e6,
             "milliseconds": 1e3 * seconds,
         }

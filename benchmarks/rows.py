@@ -24,8 +24,8 @@ class Row:
             another function of the worker. A function for another package runs in the environment of that package.
         worker: File name of the script in `workers/`.
         rounds: Steps per system.
-        together: Whether the systems take their steps in turn. If False, they run one after the other, because they do
-            not fit into memory together.
+        together: Whether the steps of the systems are interleaved. If False, they run one after the other, because they
+            do not fit into memory together.
         environment: Environment variables of the processes.
         system: This package's function in the worker; None if only the variants run.
         home: Name of this package's environment.

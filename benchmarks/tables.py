@@ -1,4 +1,4 @@
-"""Tables in Markdown files, and the mean and deviation of several runs."""
+"""Tables in Markdown files, and the mean and standard deviation of several runs."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def _around(path: str | os.PathLike, name: str) -> tuple[str, str, str]:
     found = list(re.finditer(pattern, content, re.DOTALL))
     if len(found) != 1:
         raise ValueError(
-            f"{path} must contain <!-- {name} --> and <!-- /{name} --> once. It has {len(found)} such places."
+            f"{path} must contain <!-- {name} --> and <!-- /{name} --> once. It has {len(found)} such comments."
         )
     return content[: found[0].start()], found[0].group(), content[found[0].end() :]
 

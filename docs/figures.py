@@ -107,7 +107,7 @@ def train(
 
 
 def accuracy(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> float:
-    """Return the share of correct answers."""
+    """Return the share of correct predictions."""
     return float(np.mean(model.predict(images, batch_size=120, verbose=0).argmax(axis=-1) == labels))
 
 
@@ -273,7 +273,7 @@ def draw_distance(measured: dict, scheme: dict):
 
 
 def draw_attention(measured: dict, scheme: dict):
-    """Draw ten scenes with the model's answers, and below each the patches that the answer relies on."""
+    """Draw ten scenes with the model's predictions, and below each the patches that the prediction relies on."""
     examples = measured["examples"]
     figure, axes = new_axes(scheme, 9.0, 2.15, columns=10, rows=2)
     for column in range(10):
@@ -281,7 +281,7 @@ def draw_attention(measured: dict, scheme: dict):
         answer, label = examples["predicted"][column], examples["labels"][column]
         relevance = np.maximum(np.array(examples["relevance"][column]), 0)
         weights = np.kron(relevance / relevance.max(), np.ones((2, 2)))[..., None]
-        shade = np.array([1.0, 0.62, 0.1])  # orange where the answer comes from
+        shade = np.array([1.0, 0.62, 0.1])  # orange where the prediction comes from
         overlaid = np.clip((1 - 0.7 * weights) * image[..., None] + 0.7 * weights * shade, 0, 1)
         axes[0, column].imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axes[1, column].imshow(overlaid, interpolation="nearest")

@@ -15,7 +15,7 @@ from absl import flags, logging
 from keras_vit import cli
 from keras_vit.cli import common_flags
 
-flags.DEFINE_string("url", "http://localhost:8501", "REST address of the server.")
+flags.DEFINE_string("url", "http://localhost:8501", "URL of the server's REST API.")
 flags.DEFINE_string("name", None, "Name of the model on the server.")
 flags.DEFINE_float(
     "timeout", 60.0, "Seconds for each request. The program waits up to about 13 s for a server to start.", 0.001
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         with Client(options.url, options.name, timeout=options.timeout, retries=6) as client:
             predictions = client.predict(contents, options.batch_size)
     except (OSError, RequestError) as error:  # ConnectionError and TimeoutError are subclasses of OSError
-        starting = " A server that is still starting logs its address when it is ready."
+        starting = " A server that is still starting logs its URL when it is ready."
         logging.error("%s: %s.%s", options.url, error, starting if isinstance(error, ConnectionError) else "")
         return 1
     for index, (path, prediction) in enumerate(zip(paths, predictions, strict=True)):
@@ -71,8 +71,8 @@ def main(argv: Sequence[str]) -> int:
         parts = list(zip(prediction.labels, prediction.scores, strict=True))
         kind = outputs.of(prediction.kind)
         if options.json:
-            answer = {"path": path, **kind.as_json(parts)}
-            sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            row = {"path": path, **kind.as_json(parts)}
+            sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
         else:
             sys.stdout.write(f"{path}\n{kind.as_text(parts)}")
     return 1 if failed else 0

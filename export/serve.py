@@ -6,7 +6,7 @@
 --model is a run, a `.keras` file, a checkpoint, a TFLite, ONNX or OpenVINO file, or the directory of an exported
 SavedModel, whose newest version is served.
 
-Open the address in the log, http://localhost:8501/ by default, in a browser. On this page you can drop, paste, choose
+Open the URL in the log, http://localhost:8501/ by default, in a browser. On this page you can drop, paste, choose
 or photograph an image, or try a test image of the run if its data are on this machine. The page shows the classes with
 their probabilities, the values or the mask, and on request the parts of the image that the prediction relies on. The
 server also has /healthz, /readyz, /metrics and the paths of TF Serving's REST API, so that you can write and test
@@ -36,7 +36,7 @@ LOCAL = ("folder:", "manifest:", "digits")  # sources that are not downloaded
 
 common_flags.define_model_flags("Directory of a SavedModel's versions, run, .keras file, checkpoint or artifact.")
 flags.DEFINE_string("name", None, "Name of the model in requests; by default the name of the directory or file.")
-flags.DEFINE_string("host", "localhost", "Address to listen on; 0.0.0.0 makes it reachable from other machines.")
+flags.DEFINE_string("host", "localhost", "Network address to listen on; 0.0.0.0 is reachable from other machines.")
 flags.DEFINE_integer("port", 8501, "Port to listen on; 0 for any free port.", 0, 65535)
 flags.DEFINE_float("grace_seconds", 30.0, "Time in which running requests must finish after SIGTERM.", 1.0)
 
@@ -63,10 +63,8 @@ def main(argv: Sequence[str]) -> int:
     # uvicorn raises its signal again after it has ended. Python's own exit would wait for threads that still compute.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: exit_codes.end(0))
-    address = f"http://{options.host}:{rest_server.port}"
-    logging.info(
-        "Serving at %s/v1/models/%s, and a page to try it at %s/ (for development)", address, model.name, address
-    )
+    url = f"http://{options.host}:{rest_server.port}"
+    logging.info("Serving at %s/v1/models/%s, and a page to try it at %s/ (for development)", url, model.name, url)
     rest_server.run()
     return 0
 
@@ -84,7 +82,7 @@ def examples_of(card: ModelCard) -> dict[str, bytes]:
 def name_of(path: str) -> str:
     """Return the name of a directory, or the name of a file without its extension."""
     name = os.path.basename(os.path.normpath(path))
-    # A colon would end the name in an address.
+    # A colon would end the name in a URL.
     return os.path.splitext(name)[0] if os.path.isfile(path) else name.replace(":", "-")
 
 

@@ -17,6 +17,7 @@ from keras_vit.util.values import Values, shortest
 TOP_K = 5
 PRECISIONS = ("float32", "bfloat16", "float16", "dynamic_int8", "int8", "int16x8")
 Parts = Sequence[tuple[str, float]]
+Size = tuple[int, int]  # (H, W)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Output:
         signature: Name of the signature of a TFLite file.
         served_names, served_entries: Outputs of `serving_default`: the names of the entries, and the entries; empty if
             the entries have no names.
-        raw: Meaning of the model's outputs, which `answers` converts; empty if `answers` does not change the outputs.
+        raw: Meaning of the model's outputs, which `predictions` converts; empty if it does not change them.
         label_kind: Kind of the labels that a model of this kind learns, `label_kind` of `keras_vit.data.Source`.
         label_key: Entry of an example that contains the label.
         task, loss: Task and loss of a recipe for these labels.
@@ -72,7 +73,9 @@ class Output:
     limits: tuple[Tolerance, ...] = tuple(map(Tolerance, (1e-4, 0.1, 0.02, 0.1, 0.25, 0.25)))
     text: Callable[[float], str] = staticmethod(percent)  # of an entry
 
-    def answers(self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None) -> Any:
+    def predictions(
+        self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None
+    ) -> Any:
         """Convert raw outputs of any float dtype to predictions.
 
         Args:
@@ -87,25 +90,25 @@ class Output:
 
         return keras.ops.cast(raw, "float32")
 
-    def parts(self, answer: np.ndarray, names: Sequence[str], top_k: int = TOP_K) -> Parts:
+    def parts(self, prediction: np.ndarray, names: Sequence[str], top_k: int = TOP_K) -> Parts:
         """Return the prediction for one image, `[k]` or `[H, W]`, as pairs of name and number.
 
         - Probabilities: the `top_k` most probable classes, in descending order.
         - Values: all values, in their order.
         - Mask: the classes in the mask and their shares of the pixels, in descending order.
         """
-        if names and len(names) != len(answer):
+        if names and len(names) != len(prediction):
             raise ValueError(
-                f"Expected a name for each of the {len(answer)} outputs. Received: {len(names)} names, in the model "
-                "card of the artifact."
+                f"Expected a name for each of the {len(prediction)} outputs. Received: {len(names)} names, in the "
+                "model card of the artifact."
             )
-        return [(names[index], float(answer[index])) for index in self.order(answer, top_k)] if names else ()
+        return [(names[index], float(prediction[index])) for index in self.order(prediction, top_k)] if names else ()
 
     def order(self, numbers: np.ndarray, top_k: int = TOP_K) -> Sequence[int]:
         """Return the indices of the entries to show: the `top_k` largest numbers in descending order, or all values."""
         return np.argsort(-numbers, kind="stable")[:top_k].tolist()
 
-    def uncertainty(self, answer: np.ndarray, independent: bool) -> float:
+    def uncertainty(self, prediction: np.ndarray, independent: bool) -> float:
         """Return the uncertainty of probabilities `[k]`, from 0 to 1; 0 for other predictions.
 
         The uncertainty is 1 minus the margin between the two most probable classes. For independent classes, the
@@ -114,8 +117,8 @@ class Output:
         if not self.has_probabilities:
             return 0.0
         if independent:
-            return float(1 - np.abs(2 * answer - 1).min())
-        second, first = np.partition(answer, -2)[-2:]
+            return float(1 - np.abs(2 * prediction - 1).min())
+        second, first = np.partition(prediction, -2)[-2:]
         return float(1 - (first - second))
 
     def as_text(self, parts: Parts) -> str:
@@ -167,10 +170,12 @@ class ExclusiveClasses(Classes):
     label_kind, task = "class", "classification"
     is_exclusive = True
 
-    def answers(self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None) -> Any:
+    def predictions(
+        self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None
+    ) -> Any:
         import keras
 
-        return keras.ops.softmax(super().answers(raw))
+        return keras.ops.softmax(super().predictions(raw))
 
 
 class IndependentClasses(Classes):
@@ -180,10 +185,12 @@ class IndependentClasses(Classes):
     label_kind, task = "classes", "multi_label"
     is_independent = True
 
-    def answers(self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None) -> Any:
+    def predictions(
+        self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None
+    ) -> Any:
         import keras
 
-        return keras.ops.sigmoid(super().answers(raw))
+        return keras.ops.sigmoid(super().predictions(raw))
 
 
 class Numbers(Output):
@@ -197,8 +204,10 @@ class Numbers(Output):
     has_values = True
     text = staticmethod(as_number)
 
-    def answers(self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None) -> Any:
-        return Values.from_dict(values or {}).restore(super().answers(raw))
+    def predictions(
+        self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None
+    ) -> Any:
+        return Values.from_dict(values or {}).restore(super().predictions(raw))
 
     def order(self, numbers: np.ndarray, top_k: int = TOP_K) -> Sequence[int]:
         return range(len(numbers))
@@ -227,7 +236,9 @@ class Masks(Output):
     # of a single image may be near a border.
     limits = tuple(Tolerance(1.0, share) for share in (0.999, 0.98, 0.995, 0.97, 0.9, 0.95))
 
-    def answers(self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None) -> Any:
+    def predictions(
+        self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None
+    ) -> Any:
         """Return the class of each pixel, `[B, H, W]`, from the bilinearly resized logits.
 
         Masks are uint8, in which 255 marks ignored pixels, or int32 for more than 255 classes.
@@ -238,11 +249,11 @@ class Masks(Output):
 
         assert size is not None  # always set for masks
         # Keras' argmax uses bit operations, which no converter supports.
-        best = keras.ops.top_k(resize_logits(super().answers(raw), size), 1)[1][..., 0]
+        best = keras.ops.top_k(resize_logits(super().predictions(raw), size), 1)[1][..., 0]
         return keras.ops.cast(best, "uint8" if raw.shape[-1] <= 255 else "int32")
 
-    def parts(self, answer: np.ndarray, names: Sequence[str], top_k: int = TOP_K) -> Parts:
-        shares = np.bincount(answer.ravel(), minlength=len(names)) / answer.size
+    def parts(self, prediction: np.ndarray, names: Sequence[str], top_k: int = TOP_K) -> Parts:
+        shares = np.bincount(prediction.ravel(), minlength=len(names)) / prediction.size
         return super().parts(shares, names, int(np.count_nonzero(shares)))
 
     def as_json(self, parts: Parts) -> dict[str, Any]:
@@ -262,7 +273,7 @@ _BY_NAME = {name: kind for kind in reversed(KINDS) for name in (kind.label_kind,
 
 
 def of(name: str | None) -> Output:
-    """Return a kind by its name, the name of its output, or the kind of its labels. None stands for no labels."""
+    """Return a kind by its name, the name of its output, or the kind of its labels. None means no labels."""
     if name not in _BY_NAME:
         raise ValueError(f"output must be one of {NAMES}. Received: output={name!r}.")
     return _BY_NAME[name]

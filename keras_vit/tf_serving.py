@@ -61,7 +61,7 @@ class Client:
     """Client for a model on TF Serving or on the development server, over REST.
 
     Args:
-        url: Address of the server, such as `"http://localhost:8501"`.
+        url: URL of the server, such as `"http://localhost:8501"`.
         model: Name of the model on the server.
         version: Version of the model; None for the newest version.
         timeout: Maximum seconds per request, from the connection to the last byte of the response, including retries.
@@ -70,7 +70,7 @@ class Client:
         backoff: Seconds before the first retry. The delay doubles with each retry, with some randomness.
 
     Raises:
-        ValueError: If `url` is not an HTTP or HTTPS address.
+        ValueError: If `url` is not an HTTP or HTTPS URL.
 
     Example:
         with keras_vit.tf_serving.Client("http://localhost:8501", model="digits") as client:
@@ -88,14 +88,14 @@ class Client:
         backoff: float = 0.2,
     ):
         self.url, self.timeout, self.retries, self.backoff = url.rstrip("/"), timeout, retries, backoff
-        self._address = urllib.parse.urlsplit(self.url)
-        if self._address.scheme not in ("http", "https") or not self._address.hostname or self._address.username:
+        self._parts = urllib.parse.urlsplit(self.url)
+        if self._parts.scheme not in ("http", "https") or not self._parts.hostname or self._parts.username:
             raise ValueError(
-                f"Expected the REST address of a server, such as http://localhost:8501. Received: {url!r}. Clients of "
+                f"`url` must be a server's REST API, such as http://localhost:8501. Received: {url!r}. Clients of "
                 "gRPC (port 8500) are in the package tensorflow-serving-api."
             )
         versions = "" if version is None else f"/versions/{version}"
-        self._path = f"{self._address.path}/v1/models/{urllib.parse.quote(model)}{versions}:predict"
+        self._path = f"{self._parts.path}/v1/models/{urllib.parse.quote(model)}{versions}:predict"
 
     def predict(self, contents: Sequence[bytes], batch_size: int = 8) -> list[ServedPrediction]:
         """Predict the classes, values or masks of encoded images, in batches.
@@ -188,9 +188,9 @@ class Client:
 
     def _send(self, body: bytes, seconds: float) -> bytes:
         """Send one request and return the content of the response, or raise a TimeoutError after `seconds`."""
-        secure = self._address.scheme == "https"
+        secure = self._parts.scheme == "https"
         connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        connection = connect(self._address.hostname or "", self._address.port, timeout=seconds)
+        connection = connect(self._parts.hostname or "", self._parts.port, timeout=seconds)
         expired = threading.Event()
         timer = threading.Timer(seconds, _shut_down, (connection, expired))
         timer.daemon = True

@@ -1,4 +1,4 @@
-"""The version and the address of the package, importable (and readable) without importing anything else."""
+"""The version of the package and the URL of its repository, importable without importing anything else."""
 
 __version__ = "0.1.0"
-REPOSITORY = ""  # address; `python -m tools.repository` writes it into the files that cannot read it
+REPOSITORY = ""  # URL; `python -m tools.repository` writes it into the files that cannot read it

@@ -80,6 +80,9 @@ class ObjectStore(AbstractFileSystem):
     def cat_file(self, path, **options):
         return self._path(path).read_bytes()
 
+    def _open(self, path, mode="rb", **options):
+        return open(self._path(path), mode)
+
     def rm_file(self, path):
         self._path(path).unlink()
         self.log.append(f"rm {self._strip_protocol(path)}")

@@ -25,7 +25,7 @@ def test_mutation_keeps_the_indentation_and_selects_the_occurrence():
 
 def test_subpackage_of_a_mutation_is_found():
     files = ("keras_vit/optim/losses.py", "keras_vit/util/file_io.py", "train/main.py")
-    assert [mutants.Mutant(file, "", "", ()).room for file in files] == ["optim", "util", "train"]
+    assert [mutants.Mutant(file, "", "", ()).subpackage for file in files] == ["optim", "util", "train"]
 
 
 def test_tests_that_fail_without_the_mutation_are_rejected():

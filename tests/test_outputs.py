@@ -51,7 +51,7 @@ def test_task_of_a_label_kind_predicts_its_output_kind(kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "answer", "json", "text"),
+    ("name", "prediction", "json", "text"),
     [
         ("softmax", [0.25, 0.75], {"predictions": [("b", 0.75), ("a", 0.25)]}, ["b 75.0%", "a 25.0%"]),
         ("sigmoid", [0.25, 0.75], {"predictions": [("b", 0.75), ("a", 0.25)]}, ["b 75.0%", "a 25.0%"]),
@@ -59,9 +59,9 @@ def test_task_of_a_label_kind_predicts_its_output_kind(kind):
         ("mask", [[1, 1], [1, 1]], {"classes": [("b", 1.0)]}, ["b 100.0%"]),
     ],
 )
-def test_predictions_are_formatted_as_json_and_text(name, answer, json, text):
+def test_predictions_are_formatted_as_json_and_text(name, prediction, json, text):
     kind = outputs.of(name)
-    parts = kind.parts(np.array(answer), ("a", "b"))
+    parts = kind.parts(np.array(prediction), ("a", "b"))
     assert [" ".join(line.split()) for line in kind.as_text(parts).splitlines()] == text
     ((key, entries),) = kind.as_json(parts).items()
     assert {key: [tuple(entry.values()) for entry in entries] if key != "values" else tuple(entries)} == json
@@ -75,8 +75,8 @@ def test_raw_outputs_have_no_parts(name):
 
 def test_predictions_of_every_kind_are_computed_and_compared(kind):
     raw = np.array([[[[0.0, 2.0]]]] if kind.has_masks else [[0.0, 2.0]], np.float32)
-    answers = np.asarray(kind.answers(raw, VALUES, (1, 1)))
+    predictions = np.asarray(kind.predictions(raw, VALUES, (1, 1)))
     share = {"softmax": 1 / (1 + np.exp(2)), "sigmoid": 0.5, "values": 40.0, "mask": 1, "scores": 0.0, "features": 0.0}
-    assert answers.ravel()[0] == pytest.approx(share[kind.name])
-    assert not kind.differences(answers, answers, VALUES).any()
-    assert kind.differences(answers, answers + 1, VALUES).max() > 0
+    assert predictions.ravel()[0] == pytest.approx(share[kind.name])
+    assert not kind.differences(predictions, predictions, VALUES).any()
+    assert kind.differences(predictions, predictions + 1, VALUES).max() > 0

@@ -70,7 +70,7 @@ def crash(
             process.send_signal(signal.SIGKILL)
         process.communicate()
         saved = sorted(path.stem for path in killed.glob("checkpoints/ckpt-*.json"))
-        say(f"kill {count} of {kills}: {moment or 'too late, the run was finished'}; whole checkpoints: {saved}")
+        say(f"kill {count} of {kills}: {moment or 'too late, the run was finished'}; complete checkpoints: {saved}")
         if not moment:
             assert process.returncode == 0, process.returncode
             compare(whole, killed)

@@ -1,14 +1,14 @@
-"""Put one small mistake at a time into a copy of the library, and report which mistakes the tests notice.
+"""Apply one mutant at a time to a copy of the library, and report which mutants the tests detect.
 
-    python -m tools.mutants                        # all mistakes of tools/mutants.toml, about ten minutes
-    python -m tools.mutants --only=optim,layers    # the mistakes of some rooms
-    python -m tools.mutants --survivors            # only the mistakes that the tests did not notice in the last run
+    python -m tools.mutants                        # all mutants of tools/mutants.toml, about ten minutes
+    python -m tools.mutants --only=optim,layers    # the mutants of some subpackages
+    python -m tools.mutants --survivors            # only the mutants that the tests did not detect in the last run
 
-A mistake is an entry of `tools/mutants.toml`: a file, the text of one line, its replacement, and the tests that should
-fail. First, all of these tests run on an unchanged copy. If a test fails there, its mistakes are reported as invalid.
-For each mistake, the fast tests run before the slow tests. A mistake is killed if a test fails or exceeds the time
-limit, and survives if all tests pass. Each mistake is tried in a forked process, so TensorFlow is imported only once.
-Subprocesses that the tests start also import the changed copy. `--list` reads another file of mistakes, such as the
+A mutant is an entry of `tools/mutants.toml`: a file, the text of one line, its replacement, and the tests that should
+fail. First, all of these tests run on an unchanged copy. If a test fails there, its mutants are reported as invalid.
+For each mutant, the fast tests run before the slow tests. A mutant is killed if a test fails or exceeds the time
+limit, and survives if all tests pass. Each mutant is tried in a forked process, so TensorFlow is imported only once.
+Subprocesses that the tests start also import the changed copy. `--list` reads another file of mutants, such as the
 output of `tools.generate_mutants`.
 """
 
@@ -32,12 +32,12 @@ ROOT = pathlib.Path(__file__).parents[1]
 LIST = ROOT / "tools" / "mutants.toml"
 SURVIVORS = ROOT / ".mutants"
 MARKS = "not exhaustive and not interop and not tpu and not gpu and not real"
-SECONDS = 900  # time limit per mistake, because a mistake can cause an infinite loop
+SECONDS = 900  # time limit per mutant, because a mutant can loop forever
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """Mistake: replaces `line` of `file` by `replacement`, both without indentation."""
+    """Mutant that replaces `line` of `file` with `replacement`, both without indentation."""
 
     file: str
     line: str
@@ -46,7 +46,7 @@ class Mutant:
     occurrence: int = 1  # selects one of several equal lines
 
     @property
-    def room(self) -> str:
+    def subpackage(self) -> str:
         """Package or module of the library, or folder of a program."""
         parts = pathlib.PurePath(self.file).parts
         return parts[parts[0] == "keras_vit"].removesuffix(".py")
@@ -55,7 +55,7 @@ class Mutant:
         return f"{self.file}: {self.line} -> {self.replacement}"
 
     def applied(self, source: str) -> str:
-        """Return the source with the mistake.
+        """Return the source with the mutant.
 
         Raises:
             ValueError: If the file does not contain the line.
@@ -71,7 +71,7 @@ class Mutant:
 
 
 def load(path: pathlib.Path = LIST) -> list[Mutant]:
-    """Read mistakes from a TOML file."""
+    """Read mutants from a TOML file."""
     entries = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
     return [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
@@ -88,7 +88,7 @@ def copy_checkout(directory: pathlib.Path) -> None:
 
 
 def try_one(mutant: Mutant, directory: pathlib.Path, parts: Sequence[str]) -> str:
-    """Try a mistake in a checkout, and return "killed", "survived" or an error message.
+    """Try a mutant in a checkout, and return "killed", "survived" or an error message.
 
     `directory` must be the current directory. `parts` are expressions of pytest marks. The tests of the first
     expression run first.
@@ -163,7 +163,7 @@ def failing(tests: Sequence[str], marks: str, workers: int = 2) -> list[str]:
 
 
 def fails_without(mutant: Mutant, failed: Sequence[str]) -> list[str]:
-    """Return the tests of a mistake that already fail without the mistake."""
+    """Return the tests of a mutant that already fail without the mutant."""
     return [name for name in failed if any(_is_within(name, test) for test in mutant.tests)]
 
 
@@ -180,7 +180,7 @@ def _environment(directory: str | pathlib.Path) -> dict[str, str]:
 def work(
     mutants: "multiprocessing.SimpleQueue[Mutant | None]", results: multiprocessing.SimpleQueue, parts: Sequence[str]
 ) -> None:
-    """Try mistakes from a queue in a copy of the checkout."""
+    """Try mutants from a queue in a copy of the checkout."""
     with tempfile.TemporaryDirectory() as temporary:
         directory = pathlib.Path(temporary) / "checkout"
         directory.mkdir()
@@ -191,7 +191,7 @@ def work(
         sys.dont_write_bytecode = True
         for module in [name for name in sys.modules if name.partition(".")[0] in ("tools", "tests")]:
             del sys.modules[module]
-        import keras  # noqa: F401 (imported once for all mistakes)
+        import keras  # noqa: F401 (imported once for all mutants)
         import pytest  # noqa: F401
         import tensorflow as tf  # noqa: F401
 
@@ -202,7 +202,7 @@ def work(
 
 
 def run(mutants: list[Mutant], workers: int, parts: Sequence[str]) -> Iterator[tuple[Mutant, str, float]]:
-    """Yield (mistake, result, seconds) as the results arrive."""
+    """Yield (mutant, result, seconds) as the results arrive."""
     context = multiprocessing.get_context("spawn")
     queue, results = context.SimpleQueue(), context.SimpleQueue()
     processes = [context.Process(target=work, args=(queue, results, parts)) for _ in range(workers)]
@@ -222,15 +222,15 @@ def run(mutants: list[Mutant], workers: int, parts: Sequence[str]) -> Iterator[t
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", type=pathlib.Path, default=LIST, help="the file with the mistakes")
-    parser.add_argument("--only", default="", help="rooms, separated by commas; all by default")
-    parser.add_argument("--survivors", action="store_true", help="try only the mistakes that survived the last run")
+    parser.add_argument("--list", type=pathlib.Path, default=LIST, help="the file with the mutants")
+    parser.add_argument("--only", default="", help="subpackages, separated by commas; all by default")
+    parser.add_argument("--survivors", action="store_true", help="try only the mutants that survived the last run")
     parser.add_argument("--fast", action="store_true", help="skip the slow tests")
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
     flags = parser.parse_args()
     mutants = load(flags.list)
     if flags.only:
-        mutants = [mutant for mutant in mutants if mutant.room in flags.only.split(",")]
+        mutants = [mutant for mutant in mutants if mutant.subpackage in flags.only.split(",")]
     if flags.survivors:
         kept = SURVIVORS.read_text(encoding="utf-8").splitlines()
         mutants = [mutant for mutant in mutants if str(mutant) in kept]
@@ -240,21 +240,21 @@ def main() -> None:
     named = sorted({test for mutant in mutants for test in mutant.tests})
     failed = failing(named, MARKS if len(parts) > 1 else parts[0], flags.workers)
     for name in failed:
-        print(f"fails without a mistake: {name}", flush=True)
+        print(f"fails without a mutant: {name}", flush=True)
     tried = [mutant for mutant in mutants if not fails_without(mutant, failed)]
     for mutant in mutants:
         if mutant not in tried:
             print(f"invalid   {mutant}", flush=True)
-            counts[mutant.room]["invalid"] += 1
+            counts[mutant.subpackage]["invalid"] += 1
     for mutant, result, seconds in run(tried, flags.workers, parts):
         print(f"{result:9} {seconds:5.0f} s  {mutant}", flush=True)
-        counts[mutant.room][result if result in ("killed", "survived") else "invalid"] += 1
+        counts[mutant.subpackage][result if result in ("killed", "survived") else "invalid"] += 1
         if result != "killed":
             survivors.append(str(mutant))
     SURVIVORS.write_text("".join(f"{line}\n" for line in survivors), encoding="utf-8")
-    print(f"\n{'room':<12} {'killed':>7} {'of':>5}")
-    for room, found in sorted(counts.items()):
-        print(f"{room:<12} {found['killed']:>7} {found.total():>5}")
+    print(f"\n{'subpackage':<12} {'killed':>7} {'of':>5}")
+    for subpackage, found in sorted(counts.items()):
+        print(f"{subpackage:<12} {found['killed']:>7} {found.total():>5}")
     killed, total = (
         sum(found["killed"] for found in counts.values()),
         sum(map(collections.Counter.total, counts.values())),

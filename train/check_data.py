@@ -172,7 +172,7 @@ def as_text(results: dict[str, Any]) -> str:
     for name, split in splits.items():
         lines += [
             f"{name}: {value} of {found['count']:,} images, mean {found['mean']:.6g}, "
-            f"deviation {found['deviation']:.6g}, minimum {found['min']:.6g}, maximum {found['max']:.6g}"
+            f"standard deviation {found['deviation']:.6g}, minimum {found['min']:.6g}, maximum {found['max']:.6g}"
             for value, found in split["per_value"].items()
         ]
         if split["heights"]:

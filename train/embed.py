@@ -77,7 +77,7 @@ def embed(argv: Sequence[str]) -> int:
             rows, longest, shape = 0, 0, ()
             for names, features in parts.rows(image_inputs.of_files(paths), total):
                 rows, longest, shape = rows + len(names), max(longest, names.itemsize), features.shape[1:]
-                storage.publish(output, growing=True)
+                storage.upload(output, growing=True)
             if not rows:
                 raise ValueError("None of the images can be read.")
             columns: Columns = {"names": (f"U{longest // 4}", (rows,)), "features": ("f4", (rows, *shape))}

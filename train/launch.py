@@ -11,7 +11,7 @@ not listed here follow two dashes: `-- --track=wandb`. Read the file and adapt i
 submitted without --submit. --target=local writes no file and trains in several processes on this machine.
 
 After a preemption, the run is started again and resumes from its run directory, which must be on storage that all
-hosts share. For Kubernetes and TPU VMs, the run directory may be an address in a bucket, such as
+hosts share. For Kubernetes and TPU VMs, the run directory may be a URL in a bucket, such as
 gs://my-bucket/runs/s16. Both TensorFlow and JAX train on several hosts; TPUs need JAX.
 """
 
@@ -48,7 +48,7 @@ SHARED = "/shared"  # default mount point of the shared storage
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
 common_flags.define_written_flag(
-    "workdir", f"Run directory, or its address in a bucket; by default runs/NAME, in {SHARED} on other machines."
+    "workdir", f"Run directory, or its URL in a bucket; by default runs/NAME, in {SHARED} on other machines."
 )
 flags.DEFINE_enum("target", None, list(TARGETS), "Where to train.")
 flags.DEFINE_enum(
@@ -153,8 +153,8 @@ def write(path: str, text: str) -> None:
         with open(path, encoding="utf-8", errors="replace") as file:
             if file.read() != text:
                 raise FileExistsError(
-                    f"Expected no file {path!r}, or one with the content to write. Received: a file with other "
-                    "content. --overwrite replaces the file, --output=FILE writes another file."
+                    f"{path!r} already exists with different content. Pass --overwrite to replace it, or --output=FILE "
+                    "to write another file."
                 )
     file_io.write_text(path, text)
 
@@ -202,11 +202,11 @@ def run_directory(target: str) -> str:
     """Return the path of the run directory on the hosts."""
     here = target in ("local", "slurm")
     given = flags.FLAGS.workdir or os.path.join("" if here else SHARED, cli.default_workdir())
-    if not here and storage.is_address(given) and given.rstrip("/").count("/") > 2:
+    if not here and storage.is_bucket_url(given) and given.rstrip("/").count("/") > 2:
         return given.rstrip("/")
     workdir = os.path.abspath(given) if here else os.path.normpath(given)
     if not os.path.isabs(workdir) or workdir.count("/") < 2 or file_io.is_remote(given):
-        buckets = ". A bucket must be mounted" if here else ", or an address such as gs://my-bucket/runs/s16"
+        buckets = ". A bucket must be mounted" if here else ", or a URL such as gs://my-bucket/runs/s16"
         raise ValueError(
             f"--workdir for --target={target} must be the path of a directory on storage that all hosts mount, such as "
             f"{SHARED}/runs/s16{buckets}. Received: --workdir={given}."

@@ -56,7 +56,7 @@ PAPERS = {
 
 
 MODEL_FILES = "config.json, preprocessor_config.json and model.safetensors"
-STATES = {True: "undamaged", False: "damaged", None: "not known: no hash is stated"}
+STATES = {True: "undamaged", False: "damaged", None: "unknown: the server states no hash"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -105,19 +105,19 @@ def caption() -> str:
 def describe(name: str) -> dict[str, Any]:
     """Return the facts about the files of weights with this name."""
     found = zoo.parse_weights_name(name)
-    if found.address is None or storage.is_address(found.address):
+    if found.location is None or storage.is_bucket_url(found.location):
         raise ValueError(f"{name!r} is a path. Name a model, such as ViT_S14, or weights, such as hf:OWNER/NAME.")
-    same = (entry for entry in zoo.list_weights() if entry.path == found.address)
-    entry, path = found.entry or next(same, None), zoo.find_local(found.address)
-    is_of_hub = found.address.startswith("hf:")
-    page = "https://huggingface.co/" + found.address[3:].partition("@")[0]
+    same = (entry for entry in zoo.list_weights() if entry.path == found.location)
+    entry, path = found.entry or next(same, None), zoo.find_local(found.location)
+    is_of_hub = found.location.startswith("hf:")
+    page = "https://huggingface.co/" + found.location[3:].partition("@")[0]
     row = {
         "name": name,
-        "url": entry.url if entry else page if is_of_hub else f"https://storage.googleapis.com/{found.address}",
+        "url": entry.url if entry else page if is_of_hub else f"https://storage.googleapis.com/{found.location}",
         "size": size_of(path) if path else f"{entry.size_mib} MiB" if entry and entry.size_mib else "",
         "license": entry.license if entry else "see the source",
         "path": path,
-        "by_hand": f"{MODEL_FILES if is_of_hub else 'the file'} to {zoo.search_paths(found.address)[0]}",
+        "by_hand": f"{MODEL_FILES if is_of_hub else 'the file'} to {zoo.search_paths(found.location)[0]}",
     }
     return {**row, "verified": STATES[zoo.verify(path)]} if path and flags.FLAGS.verify else row
 

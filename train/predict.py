@@ -92,7 +92,7 @@ def predict(argv: Sequence[str]) -> int:
     check_flags(argv[1:])
     paths, total = image_files.listed(argv[1:], *conditions())
     if total == 0:
-        logging.warning("No image is left: --shard=%s, --sort=%s.", options.shard, options.sort)
+        logging.warning("No image is left to predict with --shard=%s and --sort=%s.", options.shard, options.sort)
         return 0
     model = storage.fetched(options.model, options.checkpoint)
     check_output(opening.stated_output(model))
@@ -236,7 +236,7 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
         with open(found.name, "rb") as file:
             pixels = masks.read_pixels(file.read(), card.preprocess)
         masks.write_files(names[found.name], masks.resized(found.output, pixels.shape[:2]), pixels)
-        storage.publish(folder, growing=True)
+        storage.upload(folder, growing=True)
 
     return write
 
@@ -256,8 +256,8 @@ def copier(card: ModelCard) -> Copy:
 def show(found: Prediction, kind: outputs.Output) -> None:
     """Print a prediction as a line of JSON or as a table."""
     if flags.FLAGS.json:
-        answer = {"error": found.error} if found.error else kind.as_json(found.top)
-        sys.stdout.write(json.dumps({"path": found.name, **answer}, ensure_ascii=False) + "\n")
+        prediction = {"error": found.error} if found.error else kind.as_json(found.top)
+        sys.stdout.write(json.dumps({"path": found.name, **prediction}, ensure_ascii=False) + "\n")
     elif not found.error:
         sys.stdout.write(f"{found.name}\n{kind.as_text(found.top)}")
     sys.stdout.flush()

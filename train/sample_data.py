@@ -119,8 +119,8 @@ def outline(rng: np.random.Generator, name: str, split: str) -> np.ndarray:
     if name == "cross":
         return (np.minimum(abs(u), abs(v)) < 0.3) & (np.maximum(abs(u), abs(v)) < 1)
     ink = random_digit(rng, split)
-    for axis, place in enumerate((y / radius, x / radius)):  # [8, 8] -> [H, 8] -> [H, W]
-        enlarged = [np.interp(4.5 * place + 3.5, range(8), line, 0, 0) for line in np.moveaxis(ink, axis, -1)]
+    for axis, position in enumerate((y / radius, x / radius)):  # [8, 8] -> [H, 8] -> [H, W]
+        enlarged = [np.interp(4.5 * position + 3.5, range(8), line, 0, 0) for line in np.moveaxis(ink, axis, -1)]
         ink = np.stack(enlarged, axis=1 - axis)
     return ink > 100
 

@@ -1,9 +1,9 @@
-"""Find the images that are most similar to a photograph, in a file of features.
+"""Find the images that are most similar to an image, in a file of features.
 
     keras-vit embed --model=hf:facebook/dinov2-small photos --output=features.npz
     keras-vit similar --model=hf:facebook/dinov2-small --features=features.npz photo.jpg --output=similar.html
 
-The program compares the features of the photograph with the features of all images in the file, which `keras-vit embed`
+The program compares the features of the image with the features of all images in the file, which `keras-vit embed`
 wrote, by their cosine similarity. The model must be the model of the file. --output writes a page with the images.
 """
 
@@ -24,16 +24,17 @@ common_flags.define_json_flag()
 
 with cli.imports(__name__):
     import numpy as np
+    from absl import logging
 
     from keras_vit import data
     from keras_vit.data.readers import npz
     from keras_vit.evaluators.knn import nearest_neighbors
-    from keras_vit.inference import open_predictor
+    from keras_vit.inference import open_predictor, preparation
     from keras_vit.inspection.headings import stamp
     from keras_vit.util import file_io, image_files
     from keras_vit.util.progress import track
 
-    from .datasets.review_files import picture
+    from .datasets.review_files import thumbnail
     from .report._images import Gallery, ImageCard
     from .report.render import Page, render
 
@@ -89,8 +90,18 @@ def read(path: str) -> tuple[list[str], np.ndarray]:
 
 
 def card(path: str, note: str) -> ImageCard:
-    with open(path, "rb") as file:
-        return ImageCard(path, picture(file.read()), note=note)
+    """Return an image of the page. It is a gray square if the file was moved or damaged since `keras-vit embed`."""
+    content = b""
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+        return ImageCard(path, thumbnail(content), note=note)
+    except Exception as error:
+        reason = preparation.unreadable(error, content)
+        if reason is None:
+            raise
+        logging.warning("The page lacks %s: %s", path, reason)
+        return ImageCard(path, np.full((64, 64, 3), 128, np.uint8), note=f"{note}; not readable")
 
 
 if __name__ == "__main__":

@@ -96,9 +96,9 @@ def resume(path: str, kill: bool, tiny: bool) -> dict[str, Any]:
     resumed = _train(run, saved, KILLED_AFTER, STEPS)
     first, second = (_train(run, start, 0, STEPS) for _ in range(2))
     if first != second:
-        raise ValueError("Two runs with the same seed end in other bits.")
+        raise ValueError("Two runs with the same seed end with different bits.")
     if resumed != first:
-        raise ValueError("The resumed run ends in other bits than the whole run.")
+        raise ValueError("The resumed run ends with other bits than the uninterrupted run.")
     return {"weights": first}
 
 

@@ -15,7 +15,7 @@ DECAY = 1e-4  # weight decay per step at the peak rate, for both optimizers
 
 
 def train(study: Study) -> Stage:
-    """Return the trainings of a BiT ResNet with each optimizer and rate."""
+    """Return the training runs of a BiT ResNet with each optimizer and rate."""
     grid: list[Grid] = [
         {
             "optim.name": [_field(name)],

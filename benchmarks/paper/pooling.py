@@ -14,7 +14,7 @@ POOLINGS = {"token": "class token", "gap": "mean pooling"}
 
 
 def train(study: Study) -> Stage:
-    """Return the trainings with each pooling and rate."""
+    """Return the training runs with each pooling and rate."""
     grid = {"model.arguments.pooling": list(POOLINGS), "optim.learning_rate": RATES, "seed": range(study.seeds)}
     return Stage("pooling", study.recipe(study.vit(), STEPS, RATES[0]), [grid])
 

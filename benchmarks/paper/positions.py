@@ -15,7 +15,7 @@ NONE, ONE_D = "none", "1-D at the input"
 
 
 def train(study: Study) -> Stage:
-    """Return the trainings with each position embedding of table 8."""
+    """Return the training runs with each position embedding of table 8."""
     field = "model.arguments.position_embedding"
     seeds = range(study.seeds)
     grid = [
@@ -26,7 +26,7 @@ def train(study: Study) -> Stage:
 
 
 def train_1d(study: Study) -> Stage:
-    """Return only the trainings with a 1-D embedding at the input."""
+    """Return only the training runs with a 1-D embedding at the input."""
     stage = train(study)
     grid = {"model.arguments.position_embedding": ["learned"], "seed": range(study.seeds)}
     return Stage(stage.name, stage.recipe, [grid])

@@ -17,7 +17,7 @@ LARGE = {"num_layers": 8, "hidden_size": 128, "mlp_dim": 512}
 
 
 def train(study: Study) -> Stage:
-    """Return the trainings of the base model and of models that differ from the base model in one dimension."""
+    """Return the training runs of the base model and of models that differ from the base model in one dimension."""
     coarse, patch, fine = study.images.patches
     base: dict[str, int] = {**BASE, "patch_size": patch}
     changes: list[dict[str, int]] = [{}, {"patch_size": coarse}, {"patch_size": fine}]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from scipy import stats
 
 SIGNIFICANCE = 0.05
-MARGIN = 0.01  # maximum difference of accuracies that count as alike
+MARGIN = 0.01  # maximum difference of accuracies that count as equal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +81,11 @@ def summary(statements: Sequence[Statement]) -> str:
     """Return a sentence that reports whether a claim reproduces, and a list of its statements.
 
     Example:
-    >>> print(summary([Statement("a is more accurate than b", True), Statement("c is alike", False)]))
+    >>> print(summary([Statement("a is more accurate than b", True), Statement("c is equal", False)]))
     **Reproduces in part at this size: 1 of 2 statements hold.**
     <BLANKLINE>
     - A is more accurate than b. The statement holds.
-    - C is alike. The statement does not hold.
+    - C is equal. The statement does not hold.
     """
     count, total = sum(one.holds for one in statements), len(statements)
     all_or_none = {0: "Does not reproduce", total: "Reproduces"}

@@ -10,7 +10,7 @@ HEIGHT, WIDTH = 480, 640
 
 
 def jpegs(count: int) -> list[bytes]:
-    """Return `count` encoded images of smooth colors with noise, whose file size is similar to photographs."""
+    """Return `count` encoded images of smooth colors with noise, whose file size is similar to a camera's files."""
     import numpy as np
     import tensorflow as tf
 

@@ -89,13 +89,13 @@ def serve(systems: Mapping[str, Callable[[Work], Step]], warm_up: int = 2) -> No
     for _ in sys.stdin:
         try:
             start = time.perf_counter()
-            answer = step()
+            result = step()
             seconds = time.perf_counter() - start
         except Exception as error:
             _say(error=f"{type(error).__name__}: {error}")
             return
         memory = {"peak_bytes": peak_bytes(), "library_bytes": libraries}
-        _say(**{"seconds": seconds, **memory, **(answer if isinstance(answer, dict) else {})})
+        _say(**{"seconds": seconds, **memory, **(result if isinstance(result, dict) else {})})
 
 
 def _say(**values):

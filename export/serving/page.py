@@ -67,7 +67,10 @@ class Page:
         """
         card, predict = self._model.card, self._model.scores_of
         if not card.kind.served_names or card.kind.has_masks:
-            raise RequestError(f"Expected a model of probabilities or values. Received: a model of {card.output_name}.")
+            raise RequestError(
+                "Explanations need a model that predicts probabilities or values. Received: a model that predicts "
+                f"{card.output_name}."
+            )
         if not self._explaining.acquire(blocking=False):
             raise RequestError("Another explanation is being computed. Try again later.", 503)
         try:

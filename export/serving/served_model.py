@@ -158,11 +158,12 @@ class ServedPredictor:
         contents = inputs["image_bytes"]
         images = [self._read(content) for content in contents]
         valid = np.array([image is not None for image in images], bool)
-        answers: Any = np.zeros((0, len(self._names)), np.float32)
+        predictions: Any = np.zeros((0, len(self._names)), np.float32)
         if valid.any():
-            answers = self.predict(np.stack([image for image in images if image is not None]))
-            answers = self._card.at_image_sizes(answers, [c for c, ok in zip(contents, valid, strict=True) if ok])
-        outputs = self._methods[signature](answers, int(valid.sum()))
+            predictions = self.predict(np.stack([image for image in images if image is not None]))
+            readable = [content for content, ok in zip(contents, valid, strict=True) if ok]
+            predictions = self._card.at_image_sizes(predictions, readable)
+        outputs = self._methods[signature](predictions, int(valid.sum()))
         return {**{name: _with_blanks(values, valid) for name, values in outputs.items()}, "valid": valid}
 
     def predict(self, images: np.ndarray) -> np.ndarray:
@@ -170,27 +171,28 @@ class ServedPredictor:
         with self._lock:
             return self._predictor.predict(images)
 
-    def _labeled(self, answers: Any, count: int) -> dict[str, np.ndarray]:
+    def _labeled(self, predictions: Any, count: int) -> dict[str, np.ndarray]:
         """Return probabilities with the top classes, or values with their names."""
-        kind, outputs = self._card.kind, {self._card.output_name: answers}
+        kind, outputs = self._card.kind, {self._card.output_name: predictions}
         if not kind.has_probabilities:
             return {**outputs, kind.served_names: np.tile(self._names, (count, 1))}
-        order = np.argsort(-answers, axis=-1, kind="stable")[:, : self._top_k]
-        scores = np.take_along_axis(answers, order, axis=-1)
+        order = np.argsort(-predictions, axis=-1, kind="stable")[:, : self._top_k]
+        scores = np.take_along_axis(predictions, order, axis=-1)
         return {**outputs, kind.served_names: self._names[order], kind.served_entries: scores}
 
-    def _png_files(self, answers: Any, count: int) -> dict[str, np.ndarray]:
+    def _png_files(self, predictions: Any, count: int) -> dict[str, np.ndarray]:
         """Return masks as PNG files, and the names of the classes."""
-        files = np.array([masks.to_png(mask) for mask in answers], object)
+        files = np.array([masks.to_png(mask) for mask in predictions], object)
         return {"mask_bytes": files, "class_names": np.tile(self._names, (count, 1))}
 
-    def _run_lengths(self, answers: Any, count: int) -> dict[str, np.ndarray]:
+    def _run_lengths(self, predictions: Any, count: int) -> dict[str, np.ndarray]:
         """Return masks as run lengths, padded to the longest, and their sizes."""
-        runs = [masks.to_runs(mask) for mask in answers]
+        runs = [masks.to_runs(mask) for mask in predictions]
         filled = np.zeros((count, max(map(len, runs), default=0), 2), np.int32)
         for row, run in zip(filled, runs, strict=True):
             row[: len(run)] = run
-        return {"run_lengths": filled, "size": np.array([mask.shape for mask in answers], np.int32).reshape(count, 2)}
+        sizes = np.array([mask.shape for mask in predictions], np.int32).reshape(count, 2)
+        return {"run_lengths": filled, "size": sizes}
 
     def _read(self, contents: bytes) -> np.ndarray | None:
         """Preprocess an encoded image; None if it is unreadable or too large."""

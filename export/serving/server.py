@@ -138,7 +138,7 @@ def _connection_class(limits: Limits) -> type:
 
 
 def make_app(model: ServedModel, limits: Limits, host: str) -> Callable:
-    """Return the ASGI application that serves a model at `host`, the address that the server listens on."""
+    """Return the ASGI application that serves a model at `host`, the network address that the server listens on."""
     from starlette import applications, exceptions, requests, responses, routing
 
     page, counts = Page(model), metrics.Metrics(model.name)
@@ -234,8 +234,8 @@ def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> lis
 def _is_own(name: str, host: str) -> bool:
     """Return whether `name` may be a name of the server that listens on `host`.
 
-    A web page on the internet may direct its own name to this machine, but not an address or a name without a dot. A
-    server on all addresses of its machine may have any name.
+    A web page on the internet may direct its own name to this machine, but not a network address or a name without a
+    dot. A server on all network addresses of its machine may have any name.
     """
     return host.lower() in ("", "0.0.0.0", "::", name) or bool(re.fullmatch(r"[^.]*|[\d.]+|\[.*\]", name))
 
@@ -262,7 +262,7 @@ async def _read_body(request: Any, bodies: dict[object, bytearray], limits: Limi
                 if total > limits.body_bytes:
                     refusal = f"A request may have at most {limits.body_bytes} bytes. Received: at least {total}.", 413
                 elif len(body) > _SMALL_BYTES and sum(map(len, bodies.values())) > limits.bodies_bytes:
-                    refusal = "The server has no room for another large request. Try again later.", 503
+                    refusal = "The server is processing as many large requests as it can. Try again later.", 503
                 if refusal:
                     body.clear()
                 if total > 4 * limits.body_bytes:

@@ -158,11 +158,11 @@ def check_type(
     of `save_checkpoint` lists the model's arguments. An argument is also skipped if `wanted` contains the value found
     in the tensors.
     """
-    mine, theirs = shown(found), shown(wanted)
+    actual, expected = shown(found), shown(wanted)
     facts = {} if "arguments" in source.metadata else {**ALWAYS, **always}
-    facts = {name: value for name, value in facts.items() if name not in theirs or theirs[name] != mine.get(name)}
+    facts = {name: value for name, value in facts.items() if name not in expected or expected[name] != actual.get(name)}
     facts |= {name: value for name, value in stated.items() if value is not None}
-    check_stated(facts, mine, f"{source.path}: its type or config.json")
+    check_stated(facts, actual, f"{source.path}: its type or config.json")
 
 
 def check_stated(stated: Arguments, found: Arguments, where: str) -> None:
@@ -170,10 +170,10 @@ def check_stated(stated: Arguments, found: Arguments, where: str) -> None:
     for name, value in stated.items():
         if value is None or found.get(name) is None:
             continue
-        mine, theirs = _plain(value), _plain(found[name])
-        if mine != theirs or isinstance(mine, bool) != isinstance(theirs, bool):
+        plain, actual = _plain(value), _plain(found[name])
+        if plain != actual or isinstance(plain, bool) != isinstance(actual, bool):
             raise CheckpointError(
-                f"{where} has {name}={str(value)[:60]}, but the tensors have {name}={theirs!r}. The file lacks tensors "
+                f"{where} has {name}={str(value)[:60]}, but the tensors have {name}={actual!r}. The file lacks tensors "
                 "or belongs to another model. Fetch both again. If the model is unusual, pass the argument's value."
             )
 

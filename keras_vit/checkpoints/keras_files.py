@@ -86,8 +86,8 @@ def _disagreement(path: str, problem: str) -> CheckpointError:
 
 def _is_own(value: dict[str, Any]) -> bool:
     """Return whether Keras looks up the class of an object in this package. Keras reads three fields of the object."""
-    places = {"module": "keras_vit", "registered_name": "keras_vit>", "class_name": "keras_vit>"}
-    return any(str(value.get(key)).startswith(place) for key, place in places.items())
+    marks = {"module": "keras_vit", "registered_name": "keras_vit>", "class_name": "keras_vit>"}
+    return any(str(value.get(key)).startswith(mark) for key, mark in marks.items())
 
 
 def _objects(config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], int]]:

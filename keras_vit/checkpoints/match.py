@@ -77,7 +77,7 @@ class Match:
             self._drop("the model has a head of another kind", *heads.variable_prefixes(), *self._given)
             return
         path, mode = self.checkpoint.path, self.options.head
-        ours = [name for name in self._named(self.variables, *_HEAD) if name.endswith(_HEAD_LEAVES)]
+        head = [name for name in self._named(self.variables, *_HEAD) if name.endswith(_HEAD_LEAVES)]
         classes = self.checkpoint.shapes.get("head/bias", (0,))[-1]
         model_classes = self.variables["head/bias"].shape[-1] if "head/bias" in self.variables else 0
         if mode == "keep" and classes != model_classes:
@@ -85,13 +85,13 @@ class Match:
                 f"head='keep' needs equal class counts. Received: {classes} in {path}, {model_classes} in the "
                 f"model. Build the model with classes={classes}, or pass head='reset'."
             )
-        if ours and mode != "reset" and classes == model_classes:
+        if head and mode != "reset" and classes == model_classes:
             return
-        if ours:
+        if head:
             sizes = f"the file has {classes or 'no'} classes, the model has {model_classes}"
-            self.report.notes.append(f"the head begins at its initial values: {sizes}")
-            self.report.reset = ours
-        self._drop("" if ours else "the model has no head", *_HEAD)
+            self.report.notes.append(f"the head keeps its initial values: {sizes}")
+            self.report.reset = head
+        self._drop("" if head else "the model has no head", *_HEAD)
         if not self._named(self.variables, "pre_logits/"):
             # As in the reference, a model without representation_size drops the whole pre-training head.
             self._drop("the model has no pre_logits", "pre_logits/")
@@ -105,7 +105,7 @@ class Match:
             self._drop("the decoder is left out", "decoder_", "mask_token/")
         moved = "norm_after_pooling" in alternatives and self.config.get("norm_after_pooling")
         if moved and not self._named(self.checkpoint.shapes, "fc_norm/"):
-            self._drop("the norm after the pooling begins at its initial values", "encoder_norm/")
+            self._drop("the norm after the pooling keeps its initial values", "encoder_norm/")
             self.report.reset += self._named(self.variables, "fc_norm/")
 
     @staticmethod

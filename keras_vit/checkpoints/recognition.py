@@ -156,7 +156,7 @@ def _take_preprocessing(checkpoint: Checkpoint, of_project: Normalization | None
         checkpoint.input_normalization = stated if is_known else of_project
         return
     if stated not in (None, noted):
-        text = "%s: using its own mean and deviation, %s, not its configuration's. Set input_normalization to change."
+        text = "%s: using its own mean and standard deviation, %s, not the configuration's. Set input_normalization."
         logging.warning(text, checkpoint.path, noted)
     checkpoint.input_normalization = noted
 

@@ -74,8 +74,8 @@ def explain(report: LoadReport, checkpoint: Checkpoint, config: Mapping[str, Any
     variants = [_variant(side) for side in (checkpoint.arguments, config)]
     if variants[0] and variants[0] != variants[1]:
         lines.append(f"The file is a {variants[0]}; the model is {variants[1] or 'not a published variant'}.")
-    for name, (theirs, ours) in report.differences.items():
-        lines.append(f"- `{name}`: the file has {theirs!r}, the model has {ours!r}. Build it with {name}={theirs!r}.")
+    for name, (stored, own) in report.differences.items():
+        lines.append(f"- `{name}`: the file has {stored!r}, the model has {own!r}. Build it with {name}={stored!r}.")
     if report.mismatched:
         lines.append("Shapes that differ:")
         lines += [f"- {n}: file {a}, model {b}" for n, (a, b) in list(report.mismatched.items())[:_SHOWN_NAMES]]
@@ -83,7 +83,7 @@ def explain(report: LoadReport, checkpoint: Checkpoint, config: Mapping[str, Any
         lines.append(f"Variables of the model that are not in the file ({len(report.missing)}):")
         lines += _with_nearest(report.missing, report.unexpected)
     if report.unexpected:
-        lines.append(f"Tensors of the file that have no place in the model ({len(report.unexpected)}):")
+        lines.append(f"Tensors of the file that are not in the model ({len(report.unexpected)}):")
         lines += _with_nearest(report.unexpected, report.missing)
     lines += [f"({note})" for note in report.notes]
     lines.append("Pass strict=False to load the matching tensors and get this report.")

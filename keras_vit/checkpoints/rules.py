@@ -4,8 +4,8 @@
 - A `Rule` adds the names: templates such as `blocks.{i}.attn.qkv.weight` for the tensors and for the variables.
 - A `Binding` is a rule whose templates are filled in with the numbers in the names of one file or one model.
 
-Transforms only transpose, reshape, split, join and stack arrays. Reading a file and writing it again therefore returns
-every tensor bit for bit. The exception is a position table with entries for registers (`register_slots`).
+A `Transform` only transposes, reshapes, splits, joins and stacks arrays. Reading a file and writing it again therefore
+returns every tensor bit for bit. The exception is a position table with entries for registers (`register_slots`).
 """
 
 import dataclasses
@@ -120,10 +120,10 @@ def register_slots(num_tokens: int) -> Transform:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Templates for the names of stored tensors and of the corresponding variables, with the transform between both.
+    """Templates for the names of tensors in a file and of the corresponding variables, with the transform between both.
 
-    `{i}` stands for a number, `{i:02d}` for a number of two digits, and `{i+1}` for the number plus one. `{*}` in the
-    name of a variable stands for all blocks, which the file stores as one tensor.
+    `{i}` matches a number, `{i:02d}` a number of two digits, and `{i+1}` the number plus one. `{*}` in the
+    name of a variable matches all blocks, which the file stores as one tensor.
     """
 
     stored: tuple[str, ...]
@@ -213,21 +213,21 @@ def _bind(rules, names, depth, forward):
     remaining = dict.fromkeys(names)
     bindings = []
     for item in rules:
-        ours, theirs = (item.stored, item.variables) if forward else (item.variables, item.stored)
+        source, target = (item.stored, item.variables) if forward else (item.variables, item.stored)
         if "{*}" in item.variables[0]:
             bindings += _bind_stack(item, remaining, depth, forward)
             continue
         for name in list(remaining):
-            numbers = _numbers(ours[0], name)
+            numbers = _numbers(source[0], name)
             if numbers is None or name not in remaining:
                 continue
-            mine = tuple(_fill(template, numbers) for template in ours)
-            if not all(part in remaining for part in mine):
+            matched = tuple(_fill(template, numbers) for template in source)
+            if not all(part in remaining for part in matched):
                 continue
-            for part in mine:
+            for part in matched:
                 del remaining[part]
-            other = tuple(_fill(template, numbers) for template in theirs)
-            bindings.append(Binding(*((mine, other) if forward else (other, mine)), item.transform))
+            counterparts = tuple(_fill(template, numbers) for template in target)
+            bindings.append(Binding(*((matched, counterparts) if forward else (counterparts, matched)), item.transform))
     return bindings, list(remaining)
 
 

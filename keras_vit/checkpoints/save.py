@@ -91,7 +91,7 @@ def save_checkpoint(
     bindings, left_over = bind_variables(family.rules(layout), variables, depth=config.get("num_layers", 0))
     if left_over:
         raise CheckpointError(
-            f"The {format} format has no place for {', '.join(left_over[:5])}. Save the model with "
+            f"The {format} format cannot store {', '.join(left_over[:5])}. Save the model with "
             "model.save('model.keras'), or write the checkpoint before the model is quantized or given LoRA weights."
         )
     writer = _Writer(variables, bindings, dict(layout.renamed), dtype)

@@ -39,9 +39,9 @@ Main = Callable[[Sequence[str]], int | None]
 
 
 def published(flag: str, small: bool = True) -> Callable[[Main], Main]:
-    """Return a decorator of `main` for a flag that names an output path, which may be an address in a bucket.
+    """Return a decorator of `main` for a flag that names an output path, which may be a URL in a bucket.
 
-    For an address, `main` writes to a local copy, which is published at the end. `small` is passed to
+    For a URL, `main` writes to a local copy, which is uploaded at the end. `small` is passed to
     `storage.written`; pass False for a program that continues an existing output.
     """
 

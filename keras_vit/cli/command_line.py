@@ -91,7 +91,7 @@ def check_early(arguments: Sequence[str]) -> None:
         choices = common_flags.choices_from_flags(given)
         if choices.time is not None:
             chosen_recipe.seconds_of(choices.time)
-        if choices.config and not storage.is_address(choices.config) and not os.path.isfile(choices.config):
+        if choices.config and not storage.is_bucket_url(choices.config) and not os.path.isfile(choices.config):
             recipe_file.find(choices.config.partition(":")[0])
         for name in (choices.model, choices.weights):
             if name and os.sep in name:

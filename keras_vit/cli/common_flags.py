@@ -134,7 +134,7 @@ def define_scale_flags(part: str) -> None:
     flags.DEFINE_integer("part_size", 1024, part, 1)
     flags.DEFINE_string("shard", None, "Part of the images, such as 3/64. The parts 0/64 to 63/64 are disjoint.")
     flags.DEFINE_enum("engine", None, ["ray"], "ray: work on a Ray cluster, and write a folder of Parquet files.")
-    flags.DEFINE_string("ray_address", None, "--engine=ray: address of the cluster; by default, Ray starts here.")
+    flags.DEFINE_string("ray_address", None, "--engine=ray: network address of the cluster; default: this machine.")
     flags.DEFINE_integer("workers", None, "--engine=ray: number of workers; by default one per GPU, or per machine.", 1)
     flags.register_validator("shard", lambda text: in_shard("", text or "0/1") is not None)
 
@@ -163,7 +163,7 @@ def define_output_flag(text: str = "Where to write.") -> None:
 
 
 def define_written_flag(name: str, text: str, schemes: Iterable[str] = storage.SCHEMES) -> None:
-    """Define a flag for a file or directory to write. Addresses must use one of the `schemes`."""
+    """Define a flag for a file or directory to write. URLs must use one of the `schemes`."""
     flags.DEFINE_string(name, None, text)
     _check_flag(name, lambda path: file_io.check_writable(path or "", schemes))
 
@@ -174,7 +174,9 @@ def define_export_flags(num_images: int) -> None:
     define_images_flag("to verify with")
     by_default = f"by default {num_images}, or more if the limits need more"
     flags.DEFINE_integer("num_images", None, f"Number of images to verify with; {by_default}.", 1)
-    difference = "Largest difference of probabilities, of values in deviations, or of masks as a fraction of the pixels"
+    difference = (
+        "Largest difference of probabilities, of values (in standard deviations), or of masks (fraction of pixels)"
+    )
     flags.DEFINE_float("max_difference", None, f"{difference}. The default depends on the precision.")
     flags.DEFINE_float("min_agreement", None, "Minimum top-1 agreement. The default depends on the precision.")
     define_on_bad_image_flag()

@@ -13,7 +13,7 @@ _LOCAL_ONLY = ("dense", "sort", "order", "json")
 
 
 def run_on_ray(images: Sequence[str], features: bool) -> int:
-    """Write the predictions or features of images to the folder or address `--output`, and return the exit code."""
+    """Write the predictions or features of images to the folder or URL `--output`, and return the exit code."""
     from keras_vit.inference import ray_engine
 
     options = flags.FLAGS
@@ -21,7 +21,7 @@ def run_on_ray(images: Sequence[str], features: bool) -> int:
     if wrong or not images or not options.output:
         received = ", ".join(wrong) or ("no --output" if images else "no images")
         raise ValueError(
-            "--engine=ray needs images and --output, a folder or an address for Parquet files, and takes neither "
+            "--engine=ray needs images and --output, a folder or a URL for Parquet files, and takes neither "
             f"{' nor '.join(f'--{name}' for name in _LOCAL_ONLY)}. Received: {received}."
         )
     remote = file_io.is_remote(options.output)

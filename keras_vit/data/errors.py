@@ -52,7 +52,7 @@ class BadImageLog:
         self.count = 0
 
     def add(self, origin: str, reason: str) -> None:
-        """Count a skipped image, and log it the first time."""
+        """Count a skipped image. Log each image only once."""
         self.count += 1
         if origin not in self.reasons:
             self.reasons[origin] = reason

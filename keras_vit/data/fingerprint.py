@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.data.grouped import RandomRecordSource
 from keras_vit.data.readers.webdataset import TarSource
 from keras_vit.data.record_files import RecordSource
 from keras_vit.data.sources import ArraySource, FileSource, MaskFileSource, Source
@@ -29,11 +30,12 @@ def fingerprint(source: Source) -> dict[str, Any]:
     files = _files(source)
     slices = source.slices if isinstance(source, RecordSource) else ()
     values = source.labels().tolist() if isinstance(source, FileSource) and source.value_names else ()
+    described = source.described if isinstance(source, RandomRecordSource) else ()
     classes: dict[str, dict[str, int | None]] = collections.defaultdict(dict)
     for class_name, name, size in files:
         classes[class_name][name] = size
     return {
-        "digest": _digest(map(str, [*files, *((item.skip, item.take) for item in slices), *values])),
+        "digest": _digest(map(str, [*files, *((item.skip, item.take) for item in slices), *values, *described])),
         "classes": {name: _digest(map(str, entry.items())) for name, entry in classes.items()},
         "counts": {name: len(entry) for name, entry in classes.items()},
     }
@@ -79,8 +81,8 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
     if not isinstance(source, FileSource):
         return [("", f"{source.num_examples} examples", None)]
     if isinstance(source, MaskFileSource):
-        place = source.name.partition(":")[2]
-        return [("", os.path.relpath(path, place), _size(path)) for path in (*source.paths, *source.mask_paths)]
+        folder = source.name.partition(":")[2]
+        return [("", os.path.relpath(path, folder), _size(path)) for path in (*source.paths, *source.mask_paths)]
     names, labels = source.class_names, source.labels()
     if not names:
         classes = [""] * len(labels)

@@ -1,6 +1,8 @@
 """Sources that Python reads. One call reads a group of rows, because calls of Python cannot run in parallel."""
 
 import contextlib
+import copy
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +14,7 @@ from keras_vit.data.sources import IndexedSource
 class GroupedSource(IndexedSource):
     """A source whose images are parts of large files, read by a Python function of several rows."""
 
-    def read_rows(self, indices: np.ndarray) -> list[bytes]:
+    def read_rows(self, indices: np.ndarray) -> Sequence[bytes]:
         """Return the stored bytes of examples, int64 `[n]`."""
         raise NotImplementedError
 
@@ -47,3 +49,51 @@ class GroupedSource(IndexedSource):
         read = lambda index: [self.read_rows(index[None])[0]]  # noqa: E731
         (content,) = call_python(read, [index], [tf.TensorSpec([], tf.string)])
         return self.example(index, content)
+
+
+class RandomRecordSource(GroupedSource):
+    """Serialized examples in record files that can be read in any order.
+
+    Attributes:
+        described: Descriptions of the files, for the fingerprint.
+    """
+
+    described: Sequence[str] = ()
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        count: int,
+        parse: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+        names: Sequence[str],
+        label_kind: str,
+    ):
+        super().__init__(name, split, count, names, label_kind)
+        self._parse = parse
+        self._numbers = np.arange(count)  # of the examples of the split
+
+    def read_records(self, numbers: Sequence[int]) -> Sequence[bytes]:
+        """Return records by their numbers."""
+        raise NotImplementedError
+
+    def every(self, number: int, held_out: bool, split: str) -> "RandomRecordSource":
+        part = copy.copy(self)
+        part._numbers = self._numbers[(self._numbers % number == 0) == held_out]
+        part.split, part.num_examples = split, len(part._numbers)
+        return part
+
+    def read_rows(self, indices: np.ndarray) -> Sequence[bytes]:
+        return self.read_records(self._numbers[indices].tolist())
+
+    def example(self, index: tf.Tensor, content: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._parse(content)
+
+    def origin(self, index: int) -> str:
+        return f"example {index} of {self.name} {self.split}"
+
+    def labels(self) -> np.ndarray:
+        if self.kind.has_masks:
+            return super().labels()
+        labels = tf.data.Dataset.range(self.num_examples).map(lambda i: self.fetch(i)["label"], tf.data.AUTOTUNE)
+        return next(labels.batch(self.num_examples).as_numpy_iterator())

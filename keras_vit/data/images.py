@@ -114,7 +114,7 @@ def decode_and_crop(
 
 
 def _decode_part(encoded: tf.Tensor, window: tf.Tensor, smallest: int | None) -> tf.Tensor:
-    """Decode a window of a JPEG. A smaller scale only transforms the low frequencies of the 8 x 8 blocks."""
+    """Decode a window of a JPEG. A smaller scale decodes only the low frequencies of the 8 x 8 blocks."""
     if smallest is None:
         return tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
     ratios = (1, 2, 4, 8)
@@ -162,29 +162,29 @@ def _find_exif(encoded: tf.Tensor) -> tf.Tensor:
     end = tf.cast(tf.strings.length(encoded), tf.int64)
     png, near = headers.has(encoded, b"\x89PNG"), _near_exif(encoded)
 
-    def segment(place):  # of a JPEG
-        head = headers.read(encoded, place, 4)
-        found = (head[1] == 0xE1) & headers.has(encoded, b"Exif\0\0", place + 4)
+    def segment(offset):  # of a JPEG
+        head = headers.read(encoded, offset, 4)
+        found = (head[1] == 0xE1) & headers.has(encoded, b"Exif\0\0", offset + 4)
         # Bytes between the segments are skipped.
         size = tf.where((head[0] == 0xFF) & (head[1] < 0xFF), 2 + headers.number(head[2:], False), 1)
         # In nearly all files Exif precedes the tables. Search beyond the tables only if "Exif" is near the beginning.
         last = (head[1] == 0xDA) | (head[1] < 0xE0) & (head[0] == 0xFF) & ~near
-        return tf.where(last, end, place + size), tf.where(found, place + 4, end)
+        return tf.where(last, end, offset + size), tf.where(found, offset + 4, end)
 
-    def chunk(place):  # of a PNG or WebP
-        head = headers.read(encoded, place, 8)
+    def chunk(offset):  # of a PNG or WebP
+        head = headers.read(encoded, offset, 8)
         size = headers.number(head[4:])
         size = tf.where(png, headers.number(head[:4], False) + 4, size + size % 2)  # PNG: checksum; WebP: even size
-        found = tf.where(png, headers.has(encoded, b"eXIf", place + 4), headers.has(encoded, b"EXIF", place))
-        last = headers.has(encoded, b"IEND", place + 4)
-        return tf.where(last, end, place + 8 + size), tf.where(found, place + 8, end)
+        found = tf.where(png, headers.has(encoded, b"eXIf", offset + 4), headers.has(encoded, b"EXIF", offset))
+        last = headers.has(encoded, b"IEND", offset + 4)
+        return tf.where(last, end, offset + 8 + size), tf.where(found, offset + 8, end)
 
     def search(step, start):
         return tf.while_loop(
-            lambda place, found: (place < end) & (found == end),
-            lambda place, found: step(place),
+            lambda offset, found: (offset < end) & (found == end),
+            lambda offset, found: step(offset),
             (tf.cast(start, tf.int64), end),
-            maximum_iterations=10_000,  # a hostile file may have millions
+            maximum_iterations=10_000,  # a malicious file may have millions
         )[1]
 
     flagged = headers.has(encoded, b"VP8X", 12) & (headers.read(encoded, 20, 1)[0] // 8 % 2 == 1)
@@ -201,7 +201,7 @@ def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     def number(pair):  # [..., 2] -> [...]
         return tf.where(little, pair[..., 0] + 256 * pair[..., 1], 256 * pair[..., 0] + pair[..., 1])
 
-    # Two of the four bytes of the offset suffice, because the directory lies within a block of 64 KiB.
+    # Two of the four bytes of the offset suffice, because the directory is within a block of 64 KiB.
     offset = tf.where(little, number(head[4:6]), number(head[6:8]))
     directory = headers.read(encoded, start + offset, 2 + 12 * 512)
     entries = tf.reshape(directory[2:], [512, 12])

@@ -38,12 +38,12 @@ def numbered(
 
     If all labels are numbers, they plus `offset` are the class numbers. Otherwise, they are names of classes. Without
     `class_names`, the classes are in alphabetical order. Messages contain `name`, the name of the data set, and
-    `origin`, the place of a label.
+    `origin`, the position of a label.
     """
     found = sorted(set(labels))
     numbers = {label: int(label[: _MAX_DIGITS + 1]) + offset for label in found if label.isdecimal()}
     if class_names is None and found and len(numbers) == len(found):
-        largest = max(range(len(labels)), key=lambda place: numbers[labels[place]])
+        largest = max(range(len(labels)), key=lambda index: numbers[labels[index]])
         class_names = classes_up_to(numbers[labels[largest]], origin(largest))
     class_names = found if class_names is None else list(map(checks.composed, class_names))
     if not class_names:
@@ -52,7 +52,7 @@ def numbered(
     if len(numbers) == len(found):
         given = {label: number for label, number in numbers.items() if len(label) <= _MAX_DIGITS}
         known = {**known, **given} if offset else {**given, **known}
-    unknown = [place for place, label in enumerate(labels) if label not in known]
+    unknown = [index for index, label in enumerate(labels) if label not in known]
     if unknown:
         raise ValueError(
             f"The label of {origin(unknown[0])} must be one of {class_names}. Received: {labels[unknown[0]][:100]!r}"
@@ -145,8 +145,8 @@ def values_of(source: Source) -> Values:
     for name, center, width in zip(source.value_names, mean, deviation, strict=True):
         if 2**-24 * abs(center) > width / 1000:
             logging.warning(
-                "%s has the mean %g and the deviation %g, but float32 rounds its %s to multiples of %g. Subtract a "
-                "constant, such as the mean, from the numbers.",
+                "%s has the mean %g and the standard deviation %g, but float32 rounds its %s to multiples of %g. "
+                "Subtract a constant, such as the mean, from the numbers.",
                 *(name, center, width, rounded, np.spacing(np.float32(abs(center)))),
             )
     return Values(source.value_names, tuple(mean), tuple(deviation))

@@ -91,7 +91,7 @@ def _weights(old: tf.Tensor, new: tf.Tensor, function: Callable, reach: float) -
     first = tf.maximum(tf.cast(center - reach * stretch + 0.5, tf.int32), 0)
     end = tf.minimum(tf.cast(center + reach * stretch + 0.5, tf.int32), old)
     taps = tf.range(tf.reduce_max(end - first))[:, None]  # [taps, 1]
-    place = tf.cast(first + taps, tf.float64) - center + 0.5  # [taps, new]
-    weights = tf.where(taps < end - first, function(place * (1.0 / stretch)), tf.zeros_like(place))
+    distance = tf.cast(first + taps, tf.float64) - center + 0.5  # [taps, new]
+    weights = tf.where(taps < end - first, function(distance * (1.0 / stretch)), tf.zeros_like(distance))
     weights = weights * (1.0 / tf.reduce_sum(weights, 0)) * (1 << _BITS)
     return first, tf.cast(weights + 0.5 * tf.sign(weights), tf.int32)

@@ -105,7 +105,7 @@ def _split(calls: tuple[Call, ...]) -> tuple[list[Call], list[Call]]:
 
 
 def host_function(pp: str) -> Callable[..., dict]:
-    """Return the host's part of a preprocessing string as a function of one example.
+    """Return the operations of a preprocessing string that run on the host, as a function of one example.
 
     Args:
         pp: Preprocessing string.
@@ -113,8 +113,8 @@ def host_function(pp: str) -> Callable[..., dict]:
     Returns:
         `function(example, seed=0, position=0)`. `example` is a dictionary with "image" (encoded bytes or an array) and
         usually "label". `example` may have a "mask" with one integer per pixel of the upright image, uint8 or int32
-        `[H, W]` or `[H, W, 1]`. The mask is cropped, resized, turned and mirrored like the image. Random operations
-        depend only on `seed`, on `position`, an int64 scalar, and on the place of the operation in the string.
+        `[H, W]` or `[H, W, 1]`. The mask is cropped, resized, rotated and flipped like the image. Random operations
+        depend only on `seed`, on `position`, an int64 scalar, and on the position of the operation in the string.
 
     Example:
     >>> function = host_function("resize(16)|flip_lr|value_range(-1, 1)")
@@ -126,13 +126,13 @@ def host_function(pp: str) -> Callable[..., dict]:
 
     @tf.autograph.experimental.do_not_convert
     def apply(example: dict, seed: int = 0, position: tf.Tensor | int = 0) -> dict:
-        for place, call in enumerate(host):
+        for index, call in enumerate(host):
             with tf.name_scope(call.op.name):
                 if call.op.kind == EXAMPLE:
                     example = call.function(example)
                     continue
                 image = _array(example["image"], call)
-                drawn = (seeds.pair(seeds.key(seed, "augment", place), position),) if call.op.random else ()
+                drawn = (seeds.pair(seeds.key(seed, "augment", index), position),) if call.op.random else ()
                 if call.op.kind == GEOMETRIC and "mask" in example:
                     image, mask = _with_mask(image, example["mask"], call)
                     example = {**example, "mask": _on_mask(call.mask_function(), mask, drawn)}

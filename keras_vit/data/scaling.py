@@ -80,8 +80,8 @@ def scaled_crop(
         missing = tf.maximum(tf.constant(size) - tf.shape(image)[:2], 0)
         borders = [[0, missing[0]], [0, missing[1]], [0, 0]]
         image = tf.pad(image, borders, constant_values=tf.cast(value, image.dtype))
-        room = tf.cast(tf.shape(image)[:2] - size + 1, tf.float32)
-        y, x = tf.unstack(tf.cast(tf.floor(draws[1:] * room), tf.int32))
+        margin = tf.cast(tf.shape(image)[:2] - size + 1, tf.float32)
+        y, x = tf.unstack(tf.cast(tf.floor(draws[1:] * margin), tf.int32))
         return tf.ensure_shape(image[y : y + size[0], x : x + size[1]], [*size, image.shape[-1]])
 
     return apply

@@ -65,8 +65,8 @@ def patch_corruptions(
         [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
     """
     shape = [batch_size, num_patches]
-    places = tf.argsort(patch_orders(seed, step, batch_size, num_patches), axis=1)
-    corrupted = places < num_corrupted
+    positions = tf.argsort(patch_orders(seed, step, batch_size, num_patches), axis=1)
+    corrupted = positions < num_corrupted
     own = tf.broadcast_to(tf.range(num_patches)[None], shape)
     offset = 1 + tf.cast(_uniform(seed, step, "other", shape) * float(num_patches - 1), tf.int32)
     other = (own + tf.minimum(offset, max(num_patches - 1, 1))) % num_patches

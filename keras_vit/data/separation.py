@@ -52,9 +52,9 @@ def merged(keys: Sequence[str], files: Sequence[Any]) -> list[str]:
 
     A file is a path or a `tar.Member`. Only the files with equal sizes are read. Remote files are not compared.
     """
-    places = dict(enumerate(map(_place, files if len(files) <= MOST_FILES else ())))
-    sizes = collections.Counter(place[2] for place in places.values() if place)
-    doubtful = [(index, place) for index, place in places.items() if place and sizes[place[2]] > 1]
+    described = dict(enumerate(map(_described, files if len(files) <= MOST_FILES else ())))
+    sizes = collections.Counter(file[2] for file in described.values() if file)
+    doubtful = [(index, file) for index, file in described.items() if file and sizes[file[2]] > 1]
     digests = in_parallel(lambda pair: _digest(*pair[1]), doubtful)
     found, smallest = list(keys), dict[bytes, str]()
     hashed = list(zip(doubtful, track(digests, "Comparing files", len(doubtful), "files"), strict=True))
@@ -65,8 +65,8 @@ def merged(keys: Sequence[str], files: Sequence[Any]) -> list[str]:
     return found
 
 
-def _place(file: Any) -> tuple[str, int, int, int] | None:
-    """Return path, offset, size and time of a file; None if it is empty, an address, or does not exist."""
+def _described(file: Any) -> tuple[str, int, int, int] | None:
+    """Return path, offset, size and time of a file; None if it is empty, a URL, or does not exist."""
     path, offset, size = (file, 0, None) if isinstance(file, str) else (file.path, file.offset, file.size)
     try:
         status = os.stat(path.removeprefix("file://"))
@@ -97,12 +97,12 @@ def about_same_images(sources: Sequence[Source]) -> list[str]:
     shared, different = collections.defaultdict(list), dict[str, str]()
     for source in stored:
         labels = [None] * source.num_examples if source.kind.has_masks else source.labels().tolist()
-        for place, (label, key) in enumerate(zip(labels, keys, strict=False)):
+        for index, (label, key) in enumerate(zip(labels, keys, strict=False)):
             split, first = known.setdefault(key, (source.split, label))
             if split != source.split:
-                shared[source, split].append(source.origin(place))
+                shared[source, split].append(source.origin(index))
             if label != first:
-                different[key] = source.origin(place)
+                different[key] = source.origin(index)
     notes = [
         f"{len(names):,} of the {source.num_examples:,} images in {source.split!r} are also in {split!r} (same path or "
         f"content), which makes results look better than they are: {checks.listed(names)}."

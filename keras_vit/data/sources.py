@@ -195,7 +195,7 @@ class StoredSource(IndexedSource):
     """A source with all images (arrays or paths) and labels in memory.
 
     Attributes:
-        subset: Function of the name of a split and the places of its examples that returns these examples as a source.
+        subset: Function of the name of a split and the indices of its examples that returns these examples as a source.
     """
 
     subset: Callable[[str, np.ndarray], Source]
@@ -251,8 +251,8 @@ class FileSource(StoredSource):
     @property
     def relative_paths(self) -> list[str]:
         """Path of each image, relative to the folder of the data."""
-        place = self.name.partition(":")[2]
-        folder = f"{place.rstrip('/')}/" if os.path.isdir(place) else f"{os.path.dirname(place)}/"
+        location = self.name.partition(":")[2]
+        folder = f"{location.rstrip('/')}/" if os.path.isdir(location) else f"{os.path.dirname(location)}/"
         return [path.removeprefix(folder) for path in self.paths]
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:

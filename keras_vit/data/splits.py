@@ -127,7 +127,7 @@ def split_indices(
     The split of an example depends on a hash of its key, but not on random numbers or on the order of the list.
     Examples with the same key are in the same split, and count as one example of the smallest of their classes.
     "train" contains at least one example of every class. "test" contains at least one example of every class with two
-    or more examples. `shuffle` orders the indices by hash, so that a slice is a fair sample. `keys` may be `hashes`.
+    or more examples. `shuffle` orders the indices by hash, so that a slice is a random sample. `keys` may be `hashes`.
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"`test_fraction` must be in [0, 1). Received: test_fraction={test_fraction!r}.")

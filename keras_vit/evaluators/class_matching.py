@@ -61,7 +61,7 @@ def _class_numbers(
     for some in known:
         numbers = tuple(checks.class_numbers(names, some).tolist())
         unknown = [name for name, number in zip(names, numbers, strict=True) if number < 0]
-        moved = any(number not in (-1, place) for place, number in enumerate(numbers))
+        moved = any(number not in (-1, index) for index, number in enumerate(numbers))
         if moved and names == tuple(map(str, range(len(names)))):  # data without names, or numbers as names
             raise ValueError(f"The model's classes have other numbers, so the data must have class names: {shown}.")
         if len(unknown) < len(names):

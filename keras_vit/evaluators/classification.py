@@ -184,7 +184,7 @@ class ClassificationMetrics:
             return
         wrong = labels[valid & ((labels < 0) | (labels >= self.num_classes))]
         if len(wrong):
-            raise ValueError(f"labels must lie in [0, {self.num_classes}). Received: {wrong[0]}.")
+            raise ValueError(f"labels must be in [0, {self.num_classes}). Received: {wrong[0]}.")
 
     def _probabilities_and_losses(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return probabilities `[B, C]` and the loss of each row `[B]`."""

@@ -92,7 +92,7 @@ def split_opener(
 
 
 class _Batches:
-    """Batches of arrays in the value range of the model, with a progress bar for each iteration."""
+    """Batches of arrays in the value range of the model, with a progress bar for each pass."""
 
     def __init__(self, dataset: Any, to_model_range: Callable, what: str, num_examples: int):
         self.dataset, self.to_model_range, self.what, self.num_examples = dataset, to_model_range, what, num_examples

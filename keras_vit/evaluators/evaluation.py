@@ -205,13 +205,13 @@ class SplitEvaluator(Evaluator):
         for name in ("source", "split", "pp"):
             checks.optional_text(name, getattr(self, name))
 
-    def place(self, context: Context) -> tuple[str, str, str]:
+    def data_choice(self, context: Context) -> tuple[str, str, str]:
         """Return source, split and preprocessing string."""
         return self.source or context.source, self.split or context.eval_split, self.pp or context.preprocess
 
     def open(self, context: Context) -> EvaluationData:
         """Open the data. Raise an error if the data do not fit the predictor or the evaluator."""
-        return context.open_fitting(*self.place(context), self.label_kinds, self.outputs)
+        return context.open_fitting(*self.data_choice(context), self.label_kinds, self.outputs)
 
 
 Kind = TypeVar("Kind", bound=type[Evaluator])

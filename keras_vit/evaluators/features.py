@@ -34,7 +34,7 @@ class FeatureEvaluator(SplitEvaluator):
 
     def splits(self, context: Context) -> list[tuple[str, str, str]]:
         """Return source, split and preprocessing string of the training data and of the test data."""
-        source, split, pp = self.place(context)
+        source, split, pp = self.data_choice(context)
         return [(source, self.train_split or context.train_split, pp), (source, split, pp)]
 
     def check(self, context: Context) -> None:
@@ -74,7 +74,7 @@ def check_examples(examples: Labeled, num_classes: int, what: str) -> Labeled:
         raise ValueError(f"{what} needs one class per example, labels [N]. Received: shape {labels.shape}.")
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
-        raise ValueError(f"The labels of {what} must lie in [0, {num_classes}). Received: {wrong[0]}.")
+        raise ValueError(f"The labels of {what} must be in [0, {num_classes}). Received: {wrong[0]}.")
     return features, labels.astype(np.int64)
 
 

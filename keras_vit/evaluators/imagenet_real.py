@@ -92,11 +92,11 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
     sets = [set(row) for row in (map(np.flatnonzero, truth) if labels is None else labels)]
     finite = np.isfinite(scores).all(axis=1)
     predicted = np.where(finite, scores.argmax(axis=1), -1)  # a row of NaN predicts no class
-    answers = [int(best) in right for best, right in zip(predicted, sets, strict=True) if right]
-    if not answers:
+    correct = [int(best) in right for best, right in zip(predicted, sets, strict=True) if right]
+    if not correct:
         raise ValueError("There is nothing to evaluate: no image has a label.")
     non_finite = {} if finite.all() else {"non_finite": int((~finite).sum())}
-    return {"accuracy": float(np.mean(answers)), "examples": len(answers), **non_finite}
+    return {"accuracy": float(np.mean(correct)), "examples": len(correct), **non_finite}
 
 
 def read_labels(path: str) -> list[list[int]]:

@@ -46,7 +46,7 @@ class Knn(FeatureEvaluator):
         neighbors = cast(tuple[int, ...], self.neighbors)
         counts = sorted({k for k in neighbors if k <= len(train_labels)})
         if not counts:
-            raise ValueError(f"No number of neighbors lies in [1, {len(train_labels)}]. Received: {neighbors=}.")
+            raise ValueError(f"No number of neighbors is in [1, {len(train_labels)}]. Received: {neighbors=}.")
         correct, first = np.zeros(len(counts), np.int64), 0
         for nearest, similarity in nearest_neighbors(test_features, train_features, counts[-1]):  # [B, k]
             # Subtract the largest similarity of each row, because small temperatures would overflow otherwise.

@@ -69,7 +69,7 @@ class LinearFit:
 
     The regularization is `l2 / 2` times the sum of the squared weights, without the biases. L-BFGS works along the
     principal axes of the features, divided by the square root of an estimate of the curvature. This does not change the
-    solution, and takes a fraction of the iterations.
+    solution, and takes a fraction of the L-BFGS iterations.
 
     Args:
         features: One or several views of each example, `[V, N, ..., D]`.

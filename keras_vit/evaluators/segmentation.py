@@ -78,7 +78,7 @@ class Segmentation(SplitEvaluator):
         return to_result(confusion, examples, opened.class_names, non_finite, ignore)
 
     def _open(self, context: Context) -> EvaluationData:
-        source, split, pp = self.place(context)
+        source, split, pp = self.data_choice(context)
         pp = pp if self.stride is None else context.preprocess
         return in_model_classes(
             context.predictor, context.open_fitting(source, split, pp, self.label_kinds, self.outputs)
@@ -177,15 +177,15 @@ def slide(
     height, width, _ = image.shape
     missing = [(0, max(size - given, 0)) for size, given in zip(window, image.shape, strict=False)]
     padded = np.pad(image, [*missing, (0, 0)])
-    places = [(y, x) for y in starts(height, window[0], stride) for x in starts(width, window[1], stride)]
+    corners = [(y, x) for y in starts(height, window[0], stride) for x in starts(width, window[1], stride)]
     total: Any = None
     times = np.zeros((*padded.shape[:2], 1), np.float32)
-    for first in range(0, len(places), _AT_A_TIME):
-        some = [(slice(y, y + window[0]), slice(x, x + window[1])) for y, x in places[first : first + _AT_A_TIME]]
-        found = in_batches(scores, np.stack([padded[place] for place in some]), _AT_A_TIME)
-        for place, logits in zip(some, ops.convert_to_numpy(resize_logits(found, window)), strict=True):
+    for first in range(0, len(corners), _AT_A_TIME):
+        some = [(slice(y, y + window[0]), slice(x, x + window[1])) for y, x in corners[first : first + _AT_A_TIME]]
+        found = in_batches(scores, np.stack([padded[window_slices] for window_slices in some]), _AT_A_TIME)
+        for window_slices, logits in zip(some, ops.convert_to_numpy(resize_logits(found, window)), strict=True):
             if total is None:
                 total = np.zeros((*padded.shape[:2], logits.shape[-1]), np.float32)
-            total[place] += logits
-            times[place] += 1
+            total[window_slices] += logits
+            times[window_slices] += 1
     return (total / times)[:height, :width]

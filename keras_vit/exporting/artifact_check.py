@@ -39,7 +39,7 @@ def check(
     batches = [images.contents[start : start + BATCH_SIZE] for start in range(0, len(images.contents), BATCH_SIZE)]
     shown = track(batches, "Predicting with the model", unit="batches")
     scores = np.concatenate([reference.scores(reference.preprocess(batch)) for batch in shown])
-    answers = reference.answers(scores)
+    predictions = reference.predictions(scores)
     comparisons: list[verify.Comparison] = []
     problems: list[str] = []
     are_logits = kind.is_exclusive and reference.scores_are == "logits" and scores.shape[-1] > 1
@@ -51,9 +51,9 @@ def check(
         results = [run(batch) for batch in track(batches, f"Verifying {signature or kind.output_name}", unit="batches")]
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
         if kind.output_name in found:
-            expected, given = answers, found[kind.output_name]
+            expected, given = predictions, found[kind.output_name]
         else:  # masks in the sizes of their images; a rejected image has an empty mask
-            expected = reference.card.at_image_sizes(answers, images.contents)
+            expected = reference.card.at_image_sizes(predictions, images.contents)
             given = [masks.from_png(png) if png else np.zeros((0, 0)) for png in found[kind.served_entries]]
         comparisons.append(verify.compare_answers(reference.card, expected, given, images.labels))
         refused = [images.names[index] for index in np.flatnonzero(~found["valid"])] if "valid" in found else []

@@ -13,7 +13,7 @@ from absl import logging
 
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import inference_model, reference
-from keras_vit.exporting.publication import ConversionError, publish
+from keras_vit.exporting.verified_file import ConversionError, write_verified
 from keras_vit.inference import formats, openvino
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.onnx import INPUT
@@ -66,7 +66,7 @@ def write(
         finally:
             logging.set_verbosity(verbosity)  # Keras logs the names of temporary files
 
-    return publish(path, card, convert, reference(model, copy, card), images, tolerance)
+    return write_verified(path, card, convert, reference(model, copy, card), images, tolerance)
 
 
 def _prepare(path: str) -> str:
@@ -83,8 +83,8 @@ def _prepare(path: str) -> str:
 def with_answers(model: keras.Model, card: ModelCard, batch_size: int | None = None) -> keras.Model:
     """Return a model that maps `images` to predictions. The output has the name in the card."""
     images = keras.Input(card.image_shape, batch_size, dtype="float32", name=INPUT)
-    answers = card.answers(model(images, training=False))
-    return keras.Model(images, {card.output_name: answers}, name="predictor")
+    predictions = card.predictions(model(images, training=False))
+    return keras.Model(images, {card.output_name: predictions}, name="predictor")
 
 
 @contextlib.contextmanager

@@ -86,15 +86,15 @@ class ServingModule(tf.Module):
 
     def classify_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Run on preprocessed images, float32 `[B, H, W, C]`."""
-        answers, names = self._card.answers(self._model()(images, training=False)), list(self._card.names)
-        kind, outputs = self._card.kind, {self._card.output_name: answers}  # [B, k], or masks [B, H, W]
+        predictions, names = self._card.predictions(self._model()(images, training=False)), list(self._card.names)
+        kind, outputs = self._card.kind, {self._card.output_name: predictions}  # [B, k], or masks [B, H, W]
         if not names:
             return outputs
         if not kind.has_probabilities:
             with tf.device("/cpu:0"):  # strings
-                rows = tf.broadcast_to(tf.constant(names, tf.string), (tf.shape(answers)[0], len(names)))
+                rows = tf.broadcast_to(tf.constant(names, tf.string), (tf.shape(predictions)[0], len(names)))
             return {**outputs, kind.served_names: rows}
-        scores, indices = tf.math.top_k(answers, min(self._top_k, len(names)))  # [B, top_k]
+        scores, indices = tf.math.top_k(predictions, min(self._top_k, len(names)))  # [B, top_k]
         with tf.device("/cpu:0"):
             labels = tf.gather(tf.constant(names, tf.string), indices)
         return {**outputs, kind.served_names: labels, kind.served_entries: scores}
@@ -152,14 +152,14 @@ class ServingModule(tf.Module):
         return method
 
 
-def _blank_invalid(answer: dict[str, tf.Tensor], valid: tf.Tensor) -> dict[str, tf.Tensor]:
+def _blank_invalid(prediction: dict[str, tf.Tensor], valid: tf.Tensor) -> dict[str, tf.Tensor]:
     """Replace the rows of invalid images with zeros or empty strings."""
 
     def blank(value):
         rows = tf.reshape(valid, [-1] + [1] * (value.shape.rank - 1))  # [B, 1, ...]
         return tf.where(rows, value, "" if value.dtype == tf.string else tf.zeros_like(value))
 
-    return {name: blank(value) for name, value in answer.items()}
+    return {name: blank(value) for name, value in prediction.items()}
 
 
 def features_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.exporting import quantization, signatures, tflite_values, verify
 from keras_vit.exporting.inference_model import inference_model, reference
-from keras_vit.exporting.publication import ConversionError, publish
+from keras_vit.exporting.verified_file import ConversionError, write_verified
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.tflite import FEATURES, without_deprecation
@@ -76,7 +76,7 @@ def write(
     with Progress("Converting to TFLite"):
         content = convert(copy, card, normalize, calibration_images, features)
     write_content = lambda name: pathlib.Path(name).write_bytes(content)  # noqa: E731
-    return publish(path, card, write_content, reference(model, copy, card_of_model), images, tolerance)
+    return write_verified(path, card, write_content, reference(model, copy, card_of_model), images, tolerance)
 
 
 def convert(
@@ -96,10 +96,10 @@ def convert(
     signature = card.kind.signature
     in_graph = dataclasses.replace(card, output="scores") if card.kind.has_values else card
 
-    def answers(images):
-        return {card.output_name: in_graph.answers(model(normalize(images), training=False))}
+    def predictions(images):
+        return {card.output_name: in_graph.predictions(model(normalize(images), training=False))}
 
-    methods = {signature: answers}
+    methods = {signature: predictions}
     if features:
         body = signatures.features_function(model)
         methods[FEATURES] = lambda images: {"features": body(normalize(images))}

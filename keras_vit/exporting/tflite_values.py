@@ -1,8 +1,8 @@
 """Operators that convert a TFLite file's output to the unit of the data, in float32 for every precision of the file.
 
-The converter would fold the operators into the last layer and lose precision. Take a mean of 1950 and a deviation of
-10: a step of an 8-bit output would be one deviation, and a step of a float16 bias would be a tenth of a deviation. The
-operators are therefore appended to the converted file.
+The converter would fold the operators into the last layer and lose precision. For example, with a mean of 1950 and a
+standard deviation of 10, a step of an 8-bit output would be 10, and a step of a float16 bias would be 1. The operators
+are therefore appended to the converted file.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ _ALIGNMENT = 16  # bytes, for weights, as TFLite's schema requires
 
 
 def append(content: bytes, signature: str, values: Values) -> bytes:
-    """Append operators that multiply a signature's only output by the deviation and add the mean."""
+    """Append operators that multiply a signature's only output by the standard deviation and add the mean."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))

@@ -16,7 +16,8 @@ class Format:
     Attributes:
         name: Name in `export(format=...)` and `keras-vit export --format`.
         extension: Extension of the file; empty for a directory of versions.
-        predictor: Name of the `Predictor` in `keras_vit.inference.NAME`, whose arguments are `(path, num_threads)`.
+        predictor: Name of the class in `keras_vit.inference.<name>` that opens an artifact. It is called with
+            `(path, num_threads)`.
         writer: Module in `keras_vit.exporting` with `write(model, path, *, card, images, **options)`, which returns the
             path of the artifact and its comparison with the model.
         precisions: Values of the option `precision`.

@@ -119,7 +119,7 @@ def open_weights(
     else:
         encoder, sha256 = evaluated_model(named, image_size, is_resized=preprocess is not None)
     card = card_of_model(encoder, path, preprocess, class_names)
-    card = dataclasses.replace(card, model_sha256=sha256, weights=named.pinned() if named.address else "")
+    card = dataclasses.replace(card, model_sha256=sha256, weights=named.pinned() if named.location else "")
     return KerasPredictor(encoder, card, file, whole)
 
 

@@ -112,8 +112,8 @@ def _orientation(block: bytes) -> int:
     block += bytes(2 + 12 * 512)
     order: Any = "little" if block[:1] == b"I" else "big"
 
-    def number(place: int) -> int:
-        return int.from_bytes(block[place : place + 2], order)
+    def number(offset: int) -> int:
+        return int.from_bytes(block[offset : offset + 2], order)
 
     offset = number(4 if order == "little" else 6)
     entries = range(offset + 2, offset + 2 + 12 * min(number(offset), 512), 12)

@@ -99,10 +99,10 @@ def _with_pillow(image: np.ndarray, height: int, width: int, resample: int) -> n
     old_height, old_width = image.shape[:2]
     is_height_first = height < old_height and old_height - height > 2 * (old_width - width)
     between = (old_width, height) if is_height_first else (width, old_height)
-    picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+    pillow_image = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
     for size in (between, (width, height)):
-        picture = picture.resize(size, Image.Resampling(resample))
-    return np.asarray(picture).reshape(height, width, -1)
+        pillow_image = pillow_image.resize(size, Image.Resampling(resample))
+    return np.asarray(pillow_image).reshape(height, width, -1)
 
 
 def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -120,20 +120,20 @@ def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
 def _neighbors(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the pixels before and after each sampling position, and the weight of the pixel after it."""
     scale = np.float32(size) / np.float32(target)
-    place = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
-    floor = np.floor(place)
+    position = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
+    floor = np.floor(position)
     before = np.maximum(floor, 0).astype(int)
-    after = np.minimum(np.ceil(place), size - 1).astype(int)
-    return before, after, place - floor
+    after = np.minimum(np.ceil(position), size - 1).astype(int)
+    return before, after, position - floor
 
 
 def _triangle(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Average the pixels around each sampling position, with weights that decrease linearly with the distance."""
     for size in (height, width):
-        places, weights = _weights(image.shape[0], size)
+        positions, weights = _weights(image.shape[0], size)
         total = np.zeros((size, *image.shape[1:]), np.float32)
-        for place, weight in zip(places, weights, strict=True):
-            total += image[place] * weight[:, None, None]
+        for position, weight in zip(positions, weights, strict=True):
+            total += image[position] * weight[:, None, None]
         image = total.swapaxes(0, 1)
     return image
 
@@ -146,12 +146,12 @@ def _weights(size: int, target: int) -> tuple[np.ndarray, np.ndarray]:
     center = (np.arange(target, dtype=np.float32) + half) * scale
     first = np.maximum(np.ceil(center - radius - half), 0)
     last = np.minimum(np.floor(center + radius - half), size - 1)
-    places = first + np.arange(int((last - first).max()) + 1, dtype=np.float32)[:, None]  # [most, target]
-    weights = np.maximum(one - np.abs((places + half - center) * (one / radius)), 0) * (places <= last)
+    positions = first + np.arange(int((last - first).max()) + 1, dtype=np.float32)[:, None]  # [most, target]
+    weights = np.maximum(one - np.abs((positions + half - center) * (one / radius)), 0) * (positions <= last)
     total = np.zeros(target, np.float32)
     for weight in weights:  # in order: float32 sums depend on it
         total += weight
-    return np.minimum(places, size - 1).astype(int), weights * (one / total)
+    return np.minimum(positions, size - 1).astype(int), weights * (one / total)
 
 
 def _area(image: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -176,11 +176,11 @@ def _shares(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.float32]
     end = np.arange(1, target + 1, dtype=np.float32) * scale
     first = np.floor(start).astype(int)
     most = int((np.ceil(end) - first).max())
-    places = first + np.arange(most)[:, None]  # [most, target]
-    left, right = places.astype(np.float32), places.astype(np.float32) + 1
+    positions = first + np.arange(most)[:, None]  # [most, target]
+    left, right = positions.astype(np.float32), positions.astype(np.float32) + 1
     inner = np.where(right > end, end - left, np.float32(1))
     shares = np.where(left < start, np.where(right > end, scale, right - start), inner)
-    return np.minimum(places, size - 1), np.where(left < end, shares, np.float32(0)).astype(np.float32), scale
+    return np.minimum(positions, size - 1), np.where(left < end, shares, np.float32(0)).astype(np.float32), scale
 
 
 def central_crop(

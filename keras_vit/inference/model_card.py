@@ -120,17 +120,17 @@ class ModelCard:
         """Data section of the recipe; empty if the card has no recipe."""
         return self.recipe.get("data", {})
 
-    def answers(self, raw: Any) -> Any:
-        """Convert raw outputs to predictions, see `Output.answers`."""
-        return self.kind.answers(raw, self.values, self.image_shape[:2])
+    def predictions(self, raw: Any) -> Any:
+        """Convert raw outputs to predictions, see `Output.predictions`."""
+        return self.kind.predictions(raw, self.values, self.image_shape[:2])
 
-    def at_image_sizes(self, answers: Any, contents: Sequence[Any]) -> Any:
+    def at_image_sizes(self, predictions: Any, contents: Sequence[Any]) -> Any:
         """Resize masks to the sizes of their encoded images. Other predictions stay unchanged."""
         if not self.kind.has_masks:
-            return answers
+            return predictions
         masks.check_preprocess(self.preprocess)
         sizes = [masks.read_pixels(content, self.preprocess).shape[:2] for content in contents]
-        return [masks.resized(answer, size) for answer, size in zip(answers, sizes, strict=True)]
+        return [masks.resized(prediction, size) for prediction, size in zip(predictions, sizes, strict=True)]
 
     def preprocess_function(self) -> Callable[[Any], Any]:
         """Return a TensorFlow function from an encoded image (scalar string) to the predictor's input."""

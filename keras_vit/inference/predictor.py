@@ -141,12 +141,12 @@ class Predictor:
         items, found = image_inputs.prepared(images, self.card, self.image_shape)
         if found is not None:
             return self._predict(found)
-        answers = []
+        predictions = []
         for each in self.predict_each(items):
             if each.output is None:
                 raise ValueError(f"Expected images that can be read. Received: {each.name}: {each.error}")
-            answers.append(each.output)
-        return np.stack(answers)
+            predictions.append(each.output)
+        return np.stack(predictions)
 
     def predict_each(
         self, images: Any, batch_size: int = BATCH_SIZE, top_k: int = outputs.TOP_K
@@ -258,9 +258,9 @@ class FunctionPredictor(Predictor):
         return np.asarray(self._function(self.prepared(images))[0], np.float32)
 
     def _predict(self, images: np.ndarray) -> np.ndarray:
-        return self.answers(self.scores(images))
+        return self.predictions(self.scores(images))
 
-    def answers(self, scores: np.ndarray) -> np.ndarray:
+    def predictions(self, scores: np.ndarray) -> np.ndarray:
         """Convert scores to predictions."""
         if self.scores_are == self.card.output_name:
             return scores
@@ -268,7 +268,7 @@ class FunctionPredictor(Predictor):
 
         # Convert masks one by one: resized logits take four bytes per pixel and class.
         parts = np.split(scores, len(scores)) if self.card.kind.has_masks and len(scores) else [scores]
-        return np.concatenate([keras.ops.convert_to_numpy(self.card.answers(part)) for part in parts])
+        return np.concatenate([keras.ops.convert_to_numpy(self.card.predictions(part)) for part in parts])
 
 
 def in_batches(function: Callable[[np.ndarray], np.ndarray], images: np.ndarray, batch_size: int) -> np.ndarray:

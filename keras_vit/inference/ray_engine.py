@@ -72,9 +72,16 @@ class RayPredictor:
         found: dict[str, Any] = {name: [row[name] for row in rows] for name in self.columns}
         if self.features:  # NaN for unreadable images
             width = next((len(row) for row in found["features"] if row is not None), 0)
-            unreadable = np.full(width, np.nan, np.float32)
+            unreadable = np.full(width or self._width, np.nan, np.float32)
             found["features"] = np.array([unreadable if row is None else row for row in found["features"]], np.float32)
         return found
+
+    @functools.cached_property
+    def _width(self) -> int:
+        """Number of features of an image."""
+        card = self.predictor.card
+        blank = np.zeros((1, *card.image_shape), "uint8" if card.input_dtype == "uint8" else "float32")
+        return self.predictor.features(blank).shape[-1]
 
     def rows(self, images: Iterator[NamedImage]) -> Iterator[tables.Row]:
         """Yield the row of each image."""
@@ -107,15 +114,15 @@ class PartitionWriter(RayPredictor):
     def write(self, file: str, paths: Sequence[str]) -> tuple[int, int]:
         """Write a file for images or for files of images, and return the numbers of rows and of unreadable images."""
         pyarrow = file_io.import_pyarrow()
-        files, place = _located(f"{self.folder}/{file}")
+        files, fs_path = _located(f"{self.folder}/{file}")
         key = hashlib.sha256(json.dumps([self.key, self.features, self.top_k, paths]).encode()).hexdigest()
-        if files.get_file_info(place).is_file:
-            errors = pyarrow.parquet.read_table(place, columns=["error"], filesystem=files)
+        if files.get_file_info(fs_path).is_file:
+            errors = pyarrow.parquet.read_table(fs_path, columns=["error"], filesystem=files)
             if (errors.schema.metadata or {}).get(_KEY) == key.encode():
                 return len(errors), len(errors) - errors["error"].null_count
         kinds = {str: pyarrow.string(), float: pyarrow.float64(), list: pyarrow.list_(pyarrow.float32())}
         schema = pyarrow.schema([(name, kinds[kind]) for name, kind in self.columns.items()], {_KEY: key})
-        draft = f"{os.path.dirname(place)}/{_DRAFT}{secrets.token_hex(4)}-{file}"
+        draft = f"{os.path.dirname(fs_path)}/{_DRAFT}{secrets.token_hex(4)}-{file}"
         count, unreadable = 0, 0
         try:
             with (
@@ -130,7 +137,7 @@ class PartitionWriter(RayPredictor):
             with contextlib.suppress(OSError):
                 files.delete_file(draft)
             raise
-        files.move(draft, place)
+        files.move(draft, fs_path)
         return count, unreadable
 
 
@@ -146,10 +153,10 @@ def run(
     """Write a folder of Parquet files, each with the rows of `part_size` images, or of a tar or Parquet file.
 
     Args:
-        images: Paths or addresses of images, and of tar and Parquet files with images.
-        folder: Folder or address to write to. Finished files are kept.
+        images: Paths or URLs of images, and of tar and Parquet files with images.
+        folder: Folder or URL to write to. Finished files are kept.
         part_size: Images per file.
-        address: Address of a Ray cluster; by default, Ray starts on this machine.
+        address: Network address of a Ray cluster; by default, Ray starts on this machine.
         workers: Number of workers; by default one for each GPU or, without GPUs, for each machine.
         **options: Arguments of `PartitionWriter`.
 
@@ -160,9 +167,9 @@ def run(
         import ray.data
     parts = [json.dumps(part) for part in _parts(images, part_size)]
     items = [{"file": f"part-{number:06d}.parquet", "images": part} for number, part in enumerate(parts)]
-    files, place = _located(folder)
-    files.create_dir(place)
-    found = files.get_file_info(file_io.import_pyarrow().fs.FileSelector(place))
+    files, fs_path = _located(folder)
+    files.create_dir(fs_path)
+    found = files.get_file_info(file_io.import_pyarrow().fs.FileSelector(fs_path))
     for draft in (file.path for file in found if file.base_name.startswith(_DRAFT)):  # of a killed worker
         files.delete_file(draft)
     others = {file.base_name for file in found if file.extension == "parquet" and file.base_name[0] != "."}
@@ -206,46 +213,63 @@ def _parts(paths: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def listed(names: Sequence[str]) -> Iterator[str]:
-    """Yield the paths and addresses of images, tar files and Parquet files. An address may be a folder."""
+    """Yield the paths and URLs of images, tar files and Parquet files. A URL may be a folder."""
     local = [name for name in names if not file_io.is_remote(name)]
     yield from map(os.path.abspath, image_files.each(local, tables.check_name))
     for name in filter(file_io.is_remote, names):
-        files, place = _located(name)
-        if files.get_file_info(place).is_file:
+        files, fs_path = _located(name)
+        if files.get_file_info(fs_path).is_file:
             yield name
             continue
-        for file in files.get_file_info(file_io.import_pyarrow().fs.FileSelector(place, recursive=True)):
+        for file in files.get_file_info(file_io.import_pyarrow().fs.FileSelector(fs_path, recursive=True)):
             if file.path.lower().endswith((*image_files.EXTENSIONS, *_STORES)):
-                yield name.rstrip("/") + file.path.removeprefix(place.rstrip("/"))
+                yield name.rstrip("/") + file.path.removeprefix(fs_path.rstrip("/"))
 
 
 def _located(path: str) -> tuple[Any, str]:
-    """Return PyArrow's file system of an absolute path or an address, and the path in it."""
+    """Return PyArrow's file system of an absolute path or a URL, and the path in it."""
     return file_io.import_pyarrow().fs.FileSystem.from_uri(path)
 
 
 def _images(paths: Iterable[str], temporary: str) -> Iterator[NamedImage]:
     """Yield the images at the paths, and in tar and Parquet files. Remote tar files are copied to a folder first."""
     for path in paths:
-        files, place = _located(path)
+        files, fs_path = _located(path)
         if path.endswith(".tar"):
-            from keras_vit.data.readers import tar  # imports TensorFlow
-
             local = path
             if file_io.is_remote(path):
                 local = os.path.join(temporary, "images.tar")
                 file_io.import_pyarrow().fs.copy_files(path, local)
-            for member in tar.members(local):
-                if member.name.lower().endswith(image_files.EXTENSIONS):
-                    yield NamedImage(f"{path}/{member.name}", member.read)
+            yield from _readable(path, _of_tar(path, local))
         elif path.endswith(".parquet"):
-            yield from _of_parquet(path, files.open_input_file(place))
+            yield from _readable(path, _of_parquet(path, files.open_input_file(fs_path)))
         else:
-            yield NamedImage(path, functools.partial(_read, files, place))
+            yield NamedImage(path, functools.partial(_read, files, fs_path))
 
 
-def _read(files: Any, place: str) -> bytes:
-    with files.open_input_stream(place) as stream:
+def _readable(path: str, images: Iterator[NamedImage]) -> Iterator[NamedImage]:
+    """Yield the images in a file up to the place where it is damaged, then an image with the error."""
+    try:
+        yield from images
+    except (ValueError, OSError) as error:
+        problem = OSError(str(error))
+
+        def read() -> bytes:
+            raise problem
+
+        yield NamedImage(path, read)
+
+
+def _of_tar(path: str, local: str) -> Iterator[NamedImage]:
+    from keras_vit.data.readers import tar  # imports TensorFlow
+
+    for member in tar.members(local):
+        if member.name.lower().endswith(image_files.EXTENSIONS):
+            yield NamedImage(f"{path}/{member.name}", member.read)
+
+
+def _read(files: Any, fs_path: str) -> bytes:
+    with files.open_input_stream(fs_path) as stream:
         return stream.read()
 
 

@@ -29,7 +29,7 @@ class SampleImages(NamedTuple):
         contents: Content of each image file.
         labels: Classes, `[N]` or multi-hot `[N, classes]`; values `[N, k]`; or an object array of masks, each of the
             size of its image. None if the labels are unknown.
-        names: Path of each image, or its place in the data set.
+        names: Path of each image, or its position in the data set.
     """
 
     contents: list[bytes]

@@ -17,7 +17,7 @@ FEATURES_TENSOR = "features_tensor"  # signature from preprocessed images to fea
 
 
 class SavedModelPredictor(Predictor):
-    """SavedModel with the tag `serve`, which runs in a TF1 session and addresses tensors by name, like TF Serving."""
+    """SavedModel with the tag `serve`, which runs in a TF1 session and selects tensors by name, like TF Serving."""
 
     kind = "saved_model"
 

@@ -27,16 +27,16 @@ _WRITE_EVERY = 30.0  # seconds between writes, but at least 20 times the duratio
 class PredictionTable:
     """Table whose rows are in a temporary database on disk, and are written to the file every half minute.
 
-    See `opened`. SQLite places the database in `SQLITE_TMPDIR` or /var/tmp and removes it.
+    See `opened`. SQLite stores the database in `SQLITE_TMPDIR` or /var/tmp and removes it.
     """
 
     def __init__(self, path: str):
         self.path, self._columns, self._next_write = path, dict[str, type](), 0.0
         self._rows = sqlite3.connect("", isolation_level=None)
         self._rows.execute("CREATE TABLE rows (path TEXT PRIMARY KEY, uncertainty REAL, row TEXT)")
-        self._rows.execute("CREATE TABLE places (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT)")
-        self._rows.execute("CREATE INDEX paths ON places (path)")
-        self._last_old = 0  # the last place of a row of the file
+        self._rows.execute("CREATE TABLE positions (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT)")
+        self._rows.execute("CREATE INDEX paths ON positions (path)")
+        self._last_old = 0  # the last position of a row of the file
         for row in self._found():
             if not {"path", "error", "model"} <= row.keys():
                 raise _foreign(path, "a row without path, error and model")
@@ -65,7 +65,7 @@ class PredictionTable:
                 except (TypeError, ValueError, OverflowError) as error:
                     raise _foreign(self.path, f"a row with a wrong number ({formatting.one_line(error)})") from error
                 self._put(old)
-                self._last_old = self._place(str(row["path"]))
+                self._last_old = self._add(str(row["path"]))
         self._columns = columns
 
     def known(self, path: str) -> Row | None:
@@ -74,10 +74,10 @@ class PredictionTable:
         return dict(zip(self._columns, json.loads(found[0]), strict=True)) if found else None
 
     def needs(self, path: str) -> bool:
-        """Give the image the next place in the file, and return whether it must be predicted."""
-        placed = self._rows.execute("SELECT max(id) FROM places WHERE path = ?", (path,)).fetchone()[0] or 0
-        self._rows.execute("DELETE FROM places WHERE path = ? AND id <= ?", (path, self._last_old))
-        self._place(path)
+        """Assign the image the next position in the file, and return whether it must be predicted."""
+        placed = self._rows.execute("SELECT max(id) FROM positions WHERE path = ?", (path,)).fetchone()[0] or 0
+        self._rows.execute("DELETE FROM positions WHERE path = ? AND id <= ?", (path, self._last_old))
+        self._add(path)
         return placed <= self._last_old and self.known(path) is None
 
     def add(self, found: Prediction) -> None:
@@ -92,11 +92,11 @@ class PredictionTable:
             return
         start = time.monotonic()
         order = "uncertainty IS NULL, uncertainty DESC, id" if self._uncertain_first else "id"
-        rows = self._rows.execute(f"SELECT row FROM places JOIN rows USING (path) ORDER BY {order}")
+        rows = self._rows.execute(f"SELECT row FROM positions JOIN rows USING (path) ORDER BY {order}")
         with file_io.atomic_file(self.path) as temporary:
             extension, entries = os.path.splitext(self.path)[1], (json.loads(row) for (row,) in rows)
             write_rows(temporary, extension, self._columns, entries)
-        storage.publish(self.path, growing=True)
+        storage.upload(self.path, growing=True)
         end = time.monotonic()
         self._next_write = end + max(_WRITE_EVERY, 20 * (end - start))
 
@@ -109,8 +109,8 @@ class PredictionTable:
         values = (row["path"], doubt, json.dumps(list(row.values())))
         self._rows.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", values)
 
-    def _place(self, path: str) -> int:
-        return self._rows.execute("INSERT INTO places (path) VALUES (?)", (path,)).lastrowid or 0
+    def _add(self, path: str) -> int:
+        return self._rows.execute("INSERT INTO positions (path) VALUES (?)", (path,)).lastrowid or 0
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ def run_title(recipe: Mapping[str, Any]) -> str:
 
 def source_title(source: str) -> str:
     """Return the name of a data source. An absolute path is shortened to the name of its folder."""
-    _, colon, place = source.partition("#")[0].partition(":")
-    return os.path.basename(os.path.normpath(place)) if colon and os.path.isabs(place) else source
+    _, colon, location = source.partition("#")[0].partition(":")
+    return os.path.basename(os.path.normpath(location)) if colon and os.path.isabs(location) else source
 
 
 def stamp() -> str:

@@ -48,7 +48,7 @@ def document(
 ) -> str:
     """Return a self-contained HTML page in this package's style.
 
-    `body`, `scripts` and `policy` are HTML. `tiles` are headline values with their captions, the most important first.
+    `body`, `scripts` and `policy` are HTML. `tiles` are main values with their captions, the most important first.
     `css` extends the style.
     """
     parts = {

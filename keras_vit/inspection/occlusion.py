@@ -58,7 +58,7 @@ def occlusion_sensitivity(
 def covered_scores(
     predict: Callable[[np.ndarray], np.ndarray], image: np.ndarray, grid: int | tuple[int, int], fill: float, batch: int
 ) -> np.ndarray:
-    """Return the scores of an image with each part covered in turn, `[rows, columns, classes]`."""
+    """Return the scores of an image with each part covered separately, `[rows, columns, classes]`."""
     rows, columns = checks.size_pair("grid", grid)
     rows, columns = min(rows, image.shape[0]), min(columns, image.shape[1])
     y_edges = np.round(np.linspace(0, image.shape[0], rows + 1)).astype(int)

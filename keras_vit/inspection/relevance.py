@@ -49,7 +49,7 @@ def gradient_attention(
     images = _inputs.check_images(model, images)
     if isinstance(model, ConfiguredModel) and not model.config.include_top:
         raise ValueError(
-            "gradient_attention needs a model that ends in classes. Received: include_top=False. Build it with a head."
+            "gradient_attention needs a model with class outputs. Received: include_top=False. Build it with a head."
         )
     parts, start = [], 0
     for batch in _inputs.batches(images, checks.positive_int("batch_size", batch_size)):
@@ -71,7 +71,7 @@ def _relevance(
     logits = _inputs.to_numpy(output)
     if logits.ndim != 2:
         raise ValueError(
-            f"gradient_attention needs a model that ends in classes, [B, classes]. Received: outputs of shape "
+            f"gradient_attention needs a model with class outputs, [B, classes]. Received: outputs of shape "
             f"{logits.shape}. Build the model with its head."
         )
     if class_index is None:

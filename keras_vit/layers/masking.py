@@ -52,7 +52,7 @@ class VisiblePatches(BaseLayer):
 
 
 class _WithMaskToken(BaseLayer):
-    """Layer with a learned token that replaces hidden patches."""
+    """Layer with a learned token that replaces masked patches."""
 
     def _add_token(self, hidden_size):
         # Name the variable after the layer, as for the other learned tokens.
@@ -64,13 +64,13 @@ class _WithMaskToken(BaseLayer):
 
     def _take(self, patches, sources):
         """Gather patches at the indices `sources`. A negative index gives the mask token."""
-        hidden = ops.cast(sources < 0, patches.dtype)[:, :, None]  # [B, M, 1]
-        return take_patches(patches, sources) + hidden * ops.cast(self.mask_token, patches.dtype)
+        masked = ops.cast(sources < 0, patches.dtype)[:, :, None]  # [B, M, 1]
+        return take_patches(patches, sources) + masked * ops.cast(self.mask_token, patches.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RestoredPatches(_WithMaskToken):
-    """Inverse of `VisiblePatches`: all patches in raster order, with a mask token for each removed patch.
+    """Inverse of `VisiblePatches`: all patches in raster order, with a mask token for each masked patch.
 
     Args:
         num_prefix_tokens: Number of tokens before the patches. These tokens are kept.
@@ -95,8 +95,8 @@ class RestoredPatches(_WithMaskToken):
 
     def call(self, x: Any, order: Any) -> Any:
         prefix, visible = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
-        places = ops.argsort(order, axis=1)  # [B, N]: place of each patch in the random order
-        patches = self._take(visible, ops.where(places < visible.shape[1], places, -1))  # [B, N, D]
+        positions = ops.argsort(order, axis=1)  # [B, N]: position of each patch in the random order
+        patches = self._take(visible, ops.where(positions < visible.shape[1], positions, -1))  # [B, N, D]
         return ops.concatenate([prefix, patches], axis=1)
 
     def compute_output_shape(self, x_shape: Shape, order_shape: Shape) -> Shape:

@@ -104,9 +104,9 @@ class RotaryPositions(BaseLayer):
         draw = keras.random.uniform((5,), -1.0, 1.0, dtype="float32", seed=self.seed_generator)
         rescale = math.log(self.rescale or 1.0) * draw[4]
 
-        def change(places, shift, jitter):
+        def change(positions, shift, jitter):
             factor = ops.exp(math.log(self.jitter or 1.0) * jitter + rescale)
-            return (places + (self.shift or 0.0) * shift) * factor
+            return (positions + (self.shift or 0.0) * shift) * factor
 
         return change(y, draw[0], draw[2]), change(x, draw[1], draw[3])
 

@@ -1,6 +1,6 @@
 """Arguments that all models share: names, types, defaults and checks.
 
-Every argument is a dataclass field that is defined in one place. `arguments.py` derives the signatures and the
+Every argument is a dataclass field that is defined only once. `arguments.py` derives the signatures and the
 documentation of all constructors from these fields.
 """
 

@@ -42,7 +42,7 @@ _LAYERS = ("MAPHead_0", "fc_norm", "pre_logits", "head_norm", "head", "head_dist
 class Head:
     """Pooling and classification, or only pooling with `include_top=False`. `pooling=None` keeps all tokens.
 
-    `blocks` are the indices of the blocks whose tokens the head receives as a list. None stands for the last block.
+    `blocks` are the indices of the blocks whose tokens the head receives as a list. None means the last block.
     """
 
     blocks: Sequence[int] | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.models.normalization import SYMMETRIC, black_and_white, of_images
 from keras_vit.util import checks
 
-_FAR_OUTSIDE = 4.0  # images normalized with ImageNet's mean and deviation reach 2.7
+_FAR_OUTSIDE = 4.0  # images normalized with ImageNet's mean and standard deviation reach 2.7
 _LOOKED_AT = 32  # number of images of a batch whose values are checked
 
 # Exif orientation -> method of `PIL.Image.Image.transpose` that turns the image upright.
@@ -26,7 +26,7 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
 
     Args:
         images: Array, tensor or PIL image with integers or floats in [0, 255]. The last axis contains the channels. If
-            all channels have the same normalization, any shape is allowed. A PIL image is turned upright and becomes
+            all channels have the same normalization, any shape is allowed. A PIL image is rotated upright and becomes
             gray or RGB.
         model: Model of this package whose `input_normalization` is applied. If the normalization is unknown, the pixels
             are mapped to [-1, 1] with a warning. If the model has an `input_range`, the pixels are mapped to this
@@ -83,7 +83,7 @@ def _scale_and_offset(model: keras.Model | None) -> tuple[Any, Any]:
     if model is not None and known is None:
         warnings.warn(
             f"The normalization with which the weights of model {model.name!r} were trained is unknown: [-1, 1] is "
-            "assumed. Set model.input_normalization = (mean, deviation), for pixels in [0, 1].",
+            "assumed. Set model.input_normalization = (mean, standard deviation), for pixels in [0, 1].",
             stacklevel=3,
         )
     mean, deviation = np.asarray(known or SYMMETRIC)

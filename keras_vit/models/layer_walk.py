@@ -17,7 +17,7 @@ def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None)
     """Return the outputs of the layers with these names, or of all blocks and stages, in the order of execution.
 
     Symbolic inputs give symbolic outputs, which can define another model with the same layers. For a pre-training
-    model, the encoder computes the outputs for images without hidden patches.
+    model, the encoder computes the outputs for images without masked patches.
     """
     found: dict[str, Any] = {}
     seen = []

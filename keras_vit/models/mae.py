@@ -26,7 +26,7 @@ class MAEConfig(MaskedConfig):
     """Encoder arguments (see `ViTConfig`), decoder arguments and `mask_ratio` of `keras_vit.MaskedAutoencoder`.
 
     Args:
-        mask_ratio: Fraction of the patches that are removed.
+        mask_ratio: Fraction of the patches that are masked.
         decoder_hidden_size: Width of the decoder's tokens.
         decoder_num_layers: Number of decoder blocks.
         decoder_num_heads: Number of attention heads per decoder block. It must divide `decoder_hidden_size`.
@@ -71,7 +71,7 @@ class MAEConfig(MaskedConfig):
     @property
     def num_visible(self) -> int:
         """Number of patches per image that the encoder receives."""
-        return self.num_patches - self.num_hidden
+        return self.num_patches - self.num_masked
 
 
 class _Builder(Builder):
@@ -113,7 +113,7 @@ class _Builder(Builder):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaskedAutoencoder(MaskedModel):
-    """Masked autoencoder (MAE): an encoder of the visible patches and a decoder that predicts the removed patches.
+    """Masked autoencoder (MAE): an encoder of the visible patches and a decoder that predicts the masked patches.
 
     A functional `keras.Model` from `[images, order]` to the predicted pixels of all patches, `[B, N, pixels]`. The
     pixels of a patch are in the order (row, column, channel). `order` contains the indices of each image's patches in

@@ -1,4 +1,4 @@
-"""Base class of pre-training models, which learn from unlabeled images with hidden patches."""
+"""Base class of pre-training models, which learn from unlabeled images with masked patches."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -42,13 +42,13 @@ class MaskedConfig(ViTConfig):
         super().__post_init__()
         for name, value in _FIXED.items():
             wrong = getattr(self, name) != value
-            self._refuse(wrong, f"Pre-training on hidden patches needs {name}={value!r}.", name)
+            self._refuse(wrong, f"Pre-training on masked patches needs {name}={value!r}.", name)
         rotary = self.position_embedding == "rope2d"
-        self._refuse(rotary, "Pre-training on hidden patches cannot use rotary positions.", "position_embedding")
-        self._refuse(self.image_size is None, "Pre-training on hidden patches needs an `image_size`.", "image_size")
+        self._refuse(rotary, "Pre-training on masked patches cannot use rotary positions.", "position_embedding")
+        self._refuse(self.image_size is None, "Pre-training on masked patches needs an `image_size`.", "image_size")
         self._set("mask_ratio", checks.rate("mask_ratio", self.mask_ratio))
         self._refuse(
-            not 0 < self.num_hidden < self.num_patches,
+            not 0 < self.num_masked < self.num_patches,
             f"`mask_ratio` must hide at least one of the {self.num_patches} patches, but not all.",
             "mask_ratio",
         )
@@ -59,8 +59,8 @@ class MaskedConfig(ViTConfig):
         return self.grid[0] * self.grid[1]
 
     @property
-    def num_hidden(self) -> int:
-        """Number of hidden patches per image."""
+    def num_masked(self) -> int:
+        """Number of masked patches per image."""
         return self.num_patches - int(self.num_patches * (1 - self.mask_ratio))
 
     @property
@@ -90,7 +90,7 @@ class MaskedModel(ConfiguredModel):
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 2:
             raise ValueError(
                 f"{type(self).__name__} takes [images, indices of the patches]. Received: {type(inputs).__name__}. For "
-                "images without hidden patches, call the model that `encoder()` returns."
+                "images without masked patches, call the model that `encoder()` returns."
             )
         return [super()._checked(inputs[0]), inputs[1]]
 

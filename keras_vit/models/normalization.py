@@ -26,7 +26,7 @@ def resolve(value: Any) -> Normalization:
     ):
         raise ValueError(
             "`input_normalization` must be (mean, standard deviation) of pixels in [0, 1], each a number or one number "
-            f"per channel, the deviation positive. Received: {str(value)[:200]}."
+            f"per channel, the standard deviation positive. Received: {str(value)[:200]}."
         )
     mean, deviation = (tuple(float(number) for number in side) for side in sides)
     return mean, deviation

@@ -54,7 +54,7 @@ def representation(model: keras.Model, dense: bool = False) -> keras.Model:
     The features are the input of the head, float `[B, D]`, or with `dense` the patches that a segmentation head reads,
     `[B, h, w, D]`. The scores are the output of `model`. The features of a distilled model are the mean of the inputs
     of its two heads, as with `include_top=False` and in timm. For a model without a head, both are the output of
-    `model`. For a pre-training model, both are the output of its encoder for images without hidden patches.
+    `model`. For a pre-training model, both are the output of its encoder for images without masked patches.
     """
     features = _head_patches(model) if dense else head_input(model)
     output = features if isinstance(model, MaskedModel) else model.outputs[0]

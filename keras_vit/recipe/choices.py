@@ -64,7 +64,7 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
     if model in (*variants, *map(constructor_name, variants)) or not (":" in model or os.path.exists(model)):
         return {}
     entry = zoo.parse_weights_name(model).entry
-    if entry is not None and not hub.address_of(entry.path):  # hub directories can state another evaluation size
+    if entry is not None and not hub.canonical_name(entry.path):  # hub directories can state another evaluation size
         return {"model": entry.model, "weights": model, "image_size": image_size or entry.resolution}
     checkpoint = recognition.read_headers(model)
     found = recognition.arguments_of(checkpoint, {}, recognition.without_decoder(checkpoint))
@@ -79,7 +79,7 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
 
 
 def with_weights(recipe: Recipe, weights: str) -> Recipe:
-    """Return the recipe with other initial weights: a name, a file, an address, or `"none"` to train from scratch."""
+    """Return the recipe with other initial weights: a name, a file, a URL, or `"none"` to train from scratch."""
     model = recipe.model
     if weights == FROM_SCRATCH:
         return dataclasses.replace(recipe, model=dataclasses.replace(model, weights=None))

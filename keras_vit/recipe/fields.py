@@ -76,7 +76,7 @@ class Data:
         pp_train: Preprocessing of training images, such as `"decode|resize(224, antialias=True)|flip_lr"`.
         pp_eval: Preprocessing of images in evaluation, which is stored with the model.
         batch_size: Number of examples per step, over all devices.
-        eval_batch_size: Number of examples per evaluation batch, over all devices. None stands for `batch_size`.
+        eval_batch_size: Number of examples per evaluation batch, over all devices. None means `batch_size`.
         mixup: `alpha` of the Beta distribution of mixup. 0 disables it.
         cutmix: `alpha` of the Beta distribution of CutMix. 0 disables it.
         shuffle_buffer: Size of the shuffle buffer, in examples, for sources that cannot be shuffled as a whole.

@@ -44,7 +44,7 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
             recipe, model=dataclasses.replace(model, variant=architecture["variant"], arguments=arguments)
         )
     is_here = model.weights and (
-        os.path.exists(model.weights) or hub.address_of(model.weights) or storage.is_address(model.weights)
+        os.path.exists(model.weights) or hub.canonical_name(model.weights) or storage.is_bucket_url(model.weights)
     )
     if not model.weights or not is_here:
         return recipe

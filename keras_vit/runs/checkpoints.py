@@ -1,9 +1,9 @@
 """Checkpoints that survive a kill at any moment.
 
 TensorFlow writes a checkpoint under temporary names and renames the files. Then a manifest with the size and hash of
-every file is renamed into place. A checkpoint is torn if its manifest is missing or does not match its files. A torn
-checkpoint is reported, and the previous checkpoint is used. There is no separate index of the checkpoints.
-Only reading and writing of arrays import TensorFlow.
+every file is renamed into place. A checkpoint is damaged if its manifest is missing or does not match its files, such
+as after a kill. A damaged checkpoint is reported, and the previous checkpoint is used. There is no separate index of
+the checkpoints. Only reading and writing of arrays import TensorFlow.
 
     checkpoints/ckpt-200.index, ckpt-200.data-...   the arrays of a `State`
     checkpoints/ckpt-200.json                       the manifest
@@ -85,7 +85,7 @@ class CheckpointStore:
         return next((path for path in saved(self.directory) if problem_with(path) is None), None)
 
     def restore(self, specs: Mapping[str, tuple], best: bool = False) -> dict[str, Any] | None:
-        """Read the newest intact checkpoint, or the best one, and log the problem of each newer, torn checkpoint.
+        """Read the newest intact checkpoint, or the best one, and log the problem of each newer, damaged checkpoint.
 
         `specs` maps names to the shape and dtype of every array. Returns None if there is no checkpoint, or no intact
         best one.
@@ -120,7 +120,7 @@ class CheckpointStore:
         if best:
             self._save(arrays, self.best)
         self._save(arrays, self.directory)
-        storage.publish(self.directory)
+        storage.upload(self.directory)
 
     def _save(self, arrays: dict[str, Any], directory: str) -> None:
         from tensorflow.errors import OpError
@@ -148,7 +148,7 @@ class CheckpointStore:
     def _keep_newest(self, step: int) -> None:
         """Delete all checkpoints except the newest few of `step` and earlier steps, and the best checkpoint.
 
-        Checkpoints of later steps are torn, because the run resumed from an earlier step.
+        Checkpoints of later steps are damaged; otherwise the run would have resumed from them.
         """
         for directory, keep in ((self.directory, self.keep), (self.best, 1)):
             steps = saved_steps(directory)
@@ -224,16 +224,16 @@ def has_sharded(directory: str) -> bool:
 
 
 def saved(directory: str) -> list[str]:
-    """Return the paths of all checkpoints of a run, the newest first, intact or torn. The best ones are included.
+    """Return the paths of all checkpoints of a run, the newest first, intact or damaged, with the best checkpoint.
 
-    Of the same step, the best one comes first: if a signal interrupted the evaluation, only it has the best score.
+    Of the same step, the best checkpoint comes first: if a signal interrupted the evaluation, only it has the score.
     """
     found = [(step, folder) for folder in (os.path.join(directory, BEST), directory) for step in saved_steps(folder)]
     return [path_of(folder, step) for step, folder in sorted(found, key=lambda pair: -pair[0])]
 
 
 def saved_steps(directory: str) -> list[int]:
-    """Return the sorted steps of all checkpoints in `directory`, intact or torn."""
+    """Return the sorted steps of all checkpoints in `directory`, intact or damaged."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
     matches = (re.match(rf"{NAME}(?:-(\d+)\.|_(\d+)$)", name) for name in names)
     return sorted({int(match[1] or match[2]) for match in matches if match})

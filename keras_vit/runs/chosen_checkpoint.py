@@ -12,7 +12,7 @@ from keras_vit.runs.errors import CheckpointMismatch
 def choose(directory: str, checkpoint: str) -> "ChosenCheckpoint":
     """Return the best checkpoint (`"best"`), the newest checkpoint (`"last"`) or the checkpoint of a step.
 
-    Raises a ValueError if the checkpoint is torn or does not exist.
+    Raises a ValueError if the checkpoint is damaged or does not exist.
     """
     best = os.path.join(directory, BEST)
     folders = {"best": [best], "last": [directory]}.get(checkpoint, [best, directory])

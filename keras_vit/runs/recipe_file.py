@@ -27,8 +27,8 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
     """
     from keras_vit.recipe import Recipe, from_dict  # not before the flags are parsed
 
-    if storage.is_address(value) and not value.endswith(".json"):
-        raise ValueError(f"--config must be a recipe, a file, or the address of a config.json. Received: {value}.")
+    if storage.is_bucket_url(value) and not value.endswith(".json"):
+        raise ValueError(f"--config must be a recipe, a file, or the URL of a config.json. Received: {value}.")
     value = storage.fetched(value)
     if value.endswith(".json") and os.path.isfile(value):
         from keras_vit.runs import run_directory
@@ -57,8 +57,8 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
         raise ValueError(f"--config={value}: {error}" if colon or not known else str(error)) from error
     except (ImportError, OSError):
         raise
-    except Exception as error:  # any mistake in the file
-        raise ValueError(f"{_place(error, path)}: {type(error).__name__}: {error}") from error
+    except Exception as error:  # any error in the file
+        raise ValueError(f"{_location(error, path)}: {type(error).__name__}: {error}") from error
     if not isinstance(recipe, Recipe):
         raise ValueError(f"get_config() in {path} must return a keras_vit.recipe.Recipe. It returned: {recipe!r}")
     rest = {name: choice for name, choice in (chosen or {}).items() if name not in own}
@@ -122,7 +122,7 @@ def _import(path: str) -> types.ModuleType:
     return module
 
 
-def _place(error: Exception, path: str) -> str:
+def _location(error: Exception, path: str) -> str:
     """Return `file:line` of the line in a recipe file that led to an error."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"

@@ -4,7 +4,11 @@ A supervisor numbers the starts of a run from 0, in the environment variable `KE
 start read the same number and the same files, so that all of them make the same decision before they wait for each
 other. Without the variable, there is no limit.
 
-    restarts.json   the step from which the last start resumed, and the numbers of the first and the last such start
+A Job of Kubernetes does not number the starts of its pods. The variable then has a name, of the Job and of the pod's
+index, and each pod counts its own starts. The exit code of a single pod ends the Job.
+
+    restarts.json      the step from which the last start resumed, and the numbers of the first and the last such start
+    starts/NAME.json   the newest step, and the number of earlier starts of a pod with this step
 """
 
 import os
@@ -21,19 +25,22 @@ LIMIT = 3
 
 def check(workdir: str) -> None:
     """Raise a NoProgress error if this start would be one restart too many."""
-    number = _number()
-    if not number:
+    number, name = _number(), os.environ.get(VARIABLE, "")
+    if not number and (number is not None or not name):
         return
     directory = storage.fetched(workdir, small=True, must_exist=False)
     folders = (os.path.join(directory, CHECKPOINTS), os.path.join(directory, CHECKPOINTS, checkpoints.BEST))
     newest = max((step for folder in folders for step in checkpoints.complete_steps(folder)), default=0)
-    known = _known(directory, number)
-    since = number - known["first" if newest == known["step"] else "last"]
+    if number:
+        known = _known(directory, number)
+        since = number - known["first" if newest == known["step"] else "last"]
+    else:
+        since = _count(workdir, name, newest)
     if since > LIMIT:
         raise NoProgress(
             f"{LIMIT} restarts in a row brought no newer checkpoint than that of step {newest}. See the errors of "
             f"these starts in the logs, and start the run again after correcting the cause. Received: {VARIABLE}="
-            f"{number}."
+            f"{name}."
         )
 
 
@@ -45,6 +52,15 @@ def record(directory: str, step: int) -> None:
     known = _known(directory, number)
     first = known["first"] if step == known["step"] else number
     file_io.write_json(os.path.join(directory, FILE), {"step": step, "first": first, "last": number})
+
+
+def _count(workdir: str, name: str, newest: int) -> int:
+    """Return the number of earlier starts of a pod with the same newest step, and count this start."""
+    with storage.written(os.path.join(workdir, "starts", f"{name}.json"), "--workdir") as path:
+        known = file_io.read_json(path) if os.path.exists(path) else {}
+        count = known["count"] + 1 if known.get("step") == newest else 0
+        file_io.write_json(path, {"step": newest, "count": count})
+    return count
 
 
 def _number() -> int | None:

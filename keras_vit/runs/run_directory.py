@@ -10,6 +10,7 @@ DIR/model.keras      the model with the weights of the best evaluation, or their
                      weights; with the last weights if nothing was evaluated during the training
 DIR/adapter/         LoRA factors and head in peft's format, for a run with adapt=lora(...)
 DIR/restarts.json    numbers of the starts, if a supervisor sets them (`runs/restarts.py`)
+DIR/starts/          the same for each pod of a Kubernetes Job
 DIR/report.png       learning curves, and some test images with their predictions
 """
 
@@ -121,7 +122,7 @@ def _origin(recipe: "recipes.Recipe", directory: str) -> str:
     if before := recorded(directory):
         return before.get("weights", "")
     named = zoo.parse_weights_name(recipe.model.weights or "", recipe.model.variant)
-    return named.pinned() if named.address else ""
+    return named.pinned() if named.location else ""
 
 
 def read_metrics(directory: str) -> list[dict[str, Any]]:

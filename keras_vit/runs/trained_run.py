@@ -152,7 +152,7 @@ def load_run(path: str | os.PathLike, checkpoint: str | int | None = None) -> Ru
     """Open a run: its model and everything needed to use it.
 
     Args:
-        path: A run directory, a `.keras` file in a run directory, or the address of either in a bucket.
+        path: A run directory, a `.keras` file in a run directory, or the URL of either in a bucket.
         checkpoint: Weights of the model. By default those in `model.keras`, which an unfinished run does not have: the
             weights of the best evaluation, or the last weights without evaluations during the training. `"best"` and
             `"last"` open the best and the newest checkpoint; the step of a checkpoint opens that checkpoint.

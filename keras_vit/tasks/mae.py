@@ -1,4 +1,4 @@
-"""Masked autoencoder: the model predicts removed patches from the visible patches."""
+"""Masked autoencoder: the model predicts masked patches from the visible patches."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -19,12 +19,12 @@ from keras_vit.util.metrics import Metric
 class MAE(MaskedTask):
     """Masked autoencoder. It does not need labels.
 
-    The loss is the mean squared error of the removed patches. The score is the explained variance: the fraction of the
-    variance of the removed pixels that the model predicts. The values are images `[b, h, w, c]` and patch orders
+    The loss is the mean squared error of the masked patches. The score is the explained variance: the fraction of the
+    variance of the masked pixels that the model predicts. The values are images `[b, h, w, c]` and patch orders
     `[b, N]`.
 
     Attributes:
-        mask_ratio: Fraction of the patches that are hidden from the encoder.
+        mask_ratio: Fraction of the patches that are masked: the encoder does not receive them.
         normalize_pixels: Whether the target of each patch is normalized to mean 0 and variance 1.
         decoder_hidden_size: Width of the decoder's tokens.
         decoder_num_layers: Number of blocks in the decoder.
@@ -66,10 +66,10 @@ class MAE(MaskedTask):
         images, order = values
         predictions = ops.cast(model([images, order], training=training), "float32")
         targets = self.targets(images)
-        removed = ops.cast(self._removed(order), "float32")  # [b, N]
-        losses = self.mean_of_hidden(ops.mean(ops.square(predictions - targets), axis=-1), removed)
-        mean = self.mean_of_hidden(ops.mean(targets, axis=-1), removed)[:, None, None]
-        variances = self.mean_of_hidden(ops.mean(ops.square(targets - mean), axis=-1), removed)
+        masked = ops.cast(self._is_masked(order), "float32")  # [b, N]
+        losses = self.mean_of_masked(ops.mean(ops.square(predictions - targets), axis=-1), masked)
+        mean = self.mean_of_masked(ops.mean(targets, axis=-1), masked)[:, None, None]
+        variances = self.mean_of_masked(ops.mean(ops.square(targets - mean), axis=-1), masked)
         return {"loss": losses, "explained": 1.0 - losses / (variances + 1e-6)}, predictions
 
     def targets(self, images: Any) -> Any:
@@ -90,13 +90,13 @@ class MAE(MaskedTask):
         if self.normalize_pixels:
             mean, deviation = (ops.convert_to_numpy(value) for value in p.pixel_statistics(pixels))
             predictions = predictions * deviation + mean
-        removed = ops.convert_to_numpy(self._removed(ops.convert_to_tensor(batch["order"])))[..., None]
+        masked = ops.convert_to_numpy(self._is_masked(ops.convert_to_tensor(batch["order"])))[..., None]
         pixels, back = ops.convert_to_numpy(pixels), p.invert(preprocess, channels)
         shape = (*pixels.shape[:2], *self.config.stride, channels)
-        shown, restored = (back(x.reshape(shape)) for x in (pixels, np.where(removed, predictions, pixels)))
-        visible = np.where(removed[..., None, None], p.GRAY, shown)
+        shown, restored = (back(x.reshape(shape)) for x in (pixels, np.where(masked, predictions, pixels)))
+        visible = np.where(masked[..., None, None], p.GRAY, shown)
         found = {"input": shown, "visible": visible, "reconstruction": restored}
         return Shown(p.as_images(found, self.config.grid))
 
-    def _removed(self, order):
+    def _is_masked(self, order):
         return ops.argsort(order, axis=1) >= self.config.num_visible  # [b, N]

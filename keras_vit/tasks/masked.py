@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MaskedTask(Task):
-    """Base class of the tasks whose model predicts the hidden patches of an image.
+    """Base class of the tasks whose model predicts the masked patches of an image.
 
     Attributes:
         model_class: Class of the model.
@@ -47,6 +47,6 @@ class MaskedTask(Task):
         """Build the model of a recipe."""
         return self.model_class(**self.model_arguments(recipe, channels), dtype=recipe.precision)
 
-    def mean_of_hidden(self, of_patch: Any, hidden: Any) -> Any:
-        """Return the mean over the hidden patches, `[b]`. All images have the same number of hidden patches."""
-        return ops.sum(of_patch * hidden, axis=1) / self.config.num_hidden
+    def mean_of_masked(self, of_patch: Any, masked: Any) -> Any:
+        """Return the mean over the masked patches, `[b]`. All images have the same number of masked patches."""
+        return ops.sum(of_patch * masked, axis=1) / self.config.num_masked

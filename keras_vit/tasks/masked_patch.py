@@ -48,7 +48,7 @@ class MaskedPatch(MaskedTask):
         from keras_vit.data import seeds  # needs TensorFlow, which the step does not import
 
         sources, corrupted = seeds.patch_corruptions(
-            seed, step, batch_size, self.config.num_patches, self.config.num_hidden
+            seed, step, batch_size, self.config.num_patches, self.config.num_masked
         )
         return {"sources": sources, "corrupted": corrupted}
 
@@ -61,7 +61,7 @@ class MaskedPatch(MaskedTask):
         images, sources, corrupted, targets = values
         predictions = ops.cast(model([images, sources], training=training), "float32")
         corrupted = ops.cast(corrupted, "float32")
-        losses, right = (self.mean_of_hidden(each, corrupted) for each in self.compare(predictions, targets))
+        losses, right = (self.mean_of_masked(each, corrupted) for each in self.compare(predictions, targets))
         return {"loss": losses, "accuracy": right}, predictions
 
     def targets(self, images: Any) -> Any:

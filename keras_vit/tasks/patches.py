@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.models.masked_patch import LEVELS, SMALL
 from keras_vit.models.normalization import value_range
 
-GRAY = 128.0  # displayed in place of hidden patches
+GRAY = 128.0  # displayed in place of masked patches
 
 
 def to_patches(images: Any, patch_size: tuple[int, int]) -> Any:

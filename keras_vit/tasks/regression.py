@@ -30,7 +30,8 @@ class Regression(Task):
 
     For training, the numbers are standardized with the mean and standard deviation of the training split. All
     predictions are in the unit of the data. The score is the mean absolute error of the standardized numbers, in which
-    numbers with different units count alike. The values are images `[b, h, w, c]` and standardized labels `[b, k]`.
+    numbers with different units have equal weight. The values are images `[b, h, w, c]` and standardized labels `[b,
+    k]`.
 
     Attributes:
         loss: Loss of the standardized numbers: `"mse"`, `"mae"`, or `"huber"`, which is quadratic up to one standard

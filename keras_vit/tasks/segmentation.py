@@ -40,9 +40,9 @@ class Segmentation(Task):
         ignore: Number of a class whose pixels are ignored, in addition to ignored pixels of the masks. 255 stands for
             no class.
         head: `"linear"` or `"upsample"`; see `keras_vit.models.LinearSegmenter` and `UpsampleSegmenter`.
-        blocks: Indices of the blocks that the head reads. Negative indices count from the end. None stands for the last
+        blocks: Indices of the blocks that the head reads. Negative indices count from the end. None means the last
             block.
-        class_weights: Factor on the loss of each class. None stands for 1.
+        class_weights: Factor on the loss of each class. None means 1.
         dropout_rate: Probability of dropping a whole channel of an image before the head.
 
     References:

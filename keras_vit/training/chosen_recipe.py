@@ -65,8 +65,8 @@ class Choices:
     def workdir(self) -> str:
         """Return the default run directory: `runs/NAME`, named after the data set or recipe."""
         named = self.data or self.config or ""
-        place = os.path.basename(os.path.abspath(named.partition("#")[0].rpartition(":")[2]))
-        return os.path.join("runs", place.removesuffix(".py") or "run")
+        name = os.path.basename(os.path.abspath(named.partition("#")[0].rpartition(":")[2]))
+        return os.path.join("runs", name.removesuffix(".py") or "run")
 
 
 def recipe_of(choices: Choices, workdir: str | None = None, count: "Callable[[Recipe], int] | None" = None) -> "Recipe":

@@ -20,7 +20,7 @@ def create(
         recipe: The recipe.
         distribute: One of `distribute.STRATEGIES` or, on JAX, of `distribute.JAX_STRATEGIES`, or a mesh such as
             `"mesh(data=8, fsdp=4)"`.
-        tpu: `"local"` or, on TensorFlow, the name or address of a TPU.
+        tpu: `"local"` or, on TensorFlow, the name or network address of a TPU.
         virtual_devices: Number of devices to split the CPU into; 0 does not split it.
         multi_host: Whether to join the other hosts of a TPU pod or cluster job. JAX only.
     """

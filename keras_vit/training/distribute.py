@@ -169,8 +169,8 @@ def _default_strategy(virtual_devices: int) -> str:
 def check_tf_config() -> tuple[dict[str, str], int]:
     """Check `TF_CONFIG`, because TensorFlow hangs or raises a misleading error if it is wrong.
 
-    Returns the addresses of all workers by name, such as `"worker 0"`, and the number of this worker. The numbers are
-    the positions of the addresses; number 0 is the chief.
+    Returns the network addresses of all workers by name, such as `"worker 0"`, and the number of this worker. The
+    numbers are the positions of the network addresses; number 0 is the chief.
     """
     example = (
         '\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}\', with '
@@ -192,7 +192,7 @@ def check_tf_config() -> tuple[dict[str, str], int]:
             f"parameter servers. Received: {task['type']!r}. Do not start tasks of this type."
         )
     if ":" not in str(address):
-        raise ValueError(f"Addresses in TF_CONFIG must have the form host:port. Received: {address!r}")
+        raise ValueError(f"Network addresses in TF_CONFIG must have the form host:port. Received: {address!r}")
     kinds = [kind for kind in ("chief", "worker") if kind in cluster]
     addresses = {f"{kind} {number}": address for kind in kinds for number, address in enumerate(cluster[kind])}
     return addresses, list(addresses).index(f"{task['type']} {index}")

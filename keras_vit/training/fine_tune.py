@@ -48,7 +48,7 @@ def fine_tune(
         distribute: Devices to train on. `"auto"` takes all devices of the machine, `"one_device"` a single device.
             TensorFlow also takes `"mirrored"`, `"multi_worker"` and `"tpu"`. JAX also takes `"data_parallel"`, `"fsdp"`
             and a mesh such as `"mesh(data=8, fsdp=4)"`.
-        tpu: With `distribute="tpu"` on TensorFlow: `"local"`, or the name or address of a TPU.
+        tpu: With `distribute="tpu"` on TensorFlow: `"local"`, or the name or network address of a TPU.
         virtual_devices: Number of virtual devices to split the CPU into, for tests. 0 does not split the CPU.
         multi_host: Whether to train with the other hosts of a TPU pod or cluster job. JAX only.
         verbose: Whether to show the settings, the progress and the report.

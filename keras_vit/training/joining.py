@@ -20,7 +20,7 @@ from keras_vit.util.progress import duration
 FIRST, EVERY, LIMIT = 30.0, 60.0, 600.0  # seconds before the first report, between reports, and before the end
 STEPS = 1800.0  # seconds that a call of several steps may take
 _PAUSE = 0.5
-_CONNECT, _ANSWER = 2.0, 10.0  # seconds for a connection, and for an answer of a busy machine
+_CONNECT, _RESPONSE = 2.0, 10.0  # seconds for a connection, and for a response of a busy machine
 _LONGEST = 200  # characters of a message
 
 
@@ -29,7 +29,8 @@ def joining() -> Iterator[None]:
     """Wait for all workers of TF_CONFIG. Within the block, TensorFlow or JAX connects them.
 
     TensorFlow itself would wait for an hour without a message, and would block all Python threads. Before that, each
-    worker listens on its own address until every other worker has connected to it and has read its name and its job.
+    worker listens on its own network address until every other worker has connected to it and has read its name and its
+    job.
 
     Raises:
         Interrupted: If the port of this worker is not free, or if a worker has not started after ten minutes.
@@ -73,10 +74,10 @@ def _end(reason: str) -> None:
 
 
 def meet(addresses: dict[str, str], own: str, job: str = "") -> None:
-    """Wait until this worker has reached all other workers at their addresses, and they have reached this worker.
+    """Wait until this worker has reached all other workers, and they have reached this worker.
 
-    `addresses` are those of all workers by name, and `own` is the name of this worker. Two jobs with the same
-    addresses differ in `job`.
+    `addresses` are the network addresses of all workers by name, and `own` is the name of this worker. Two jobs with
+    the same network addresses differ in `job`.
     """
     job = hashlib.sha256(f"{addresses} {job}".encode()).hexdigest()[:16]
     others = {name: address for name, address in addresses.items() if name != own}
@@ -126,7 +127,7 @@ class _Listener(socketserver.ThreadingTCPServer):
 
 def _exchange(connection: socket.socket, message: str) -> str:
     """Send a message, and return the message of the other side."""
-    connection.settimeout(_ANSWER)
+    connection.settimeout(_RESPONSE)
     connection.sendall(f"{message}\n".encode())
     with connection.makefile("rb", buffering=0) as stream:  # without a buffer, the confirmation stays unread
         return stream.readline(_LONGEST).decode(errors="replace").removesuffix("\n")

@@ -86,7 +86,7 @@ class TrainingRun:
             )
             data_record.write(self.directory, self.files)
             restarts.record(self.directory, self.step or 0)
-            storage.publish(self.directory)
+            storage.upload(self.directory)
 
 
 def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:

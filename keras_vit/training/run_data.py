@@ -127,13 +127,13 @@ class RunData:
         for name, (height, width, _) in shapes.items():
             if (height, width) != (size, size):
                 raise ValueError(
-                    f"{name} must give images of model.image_size={size} by {size}. It gives {height} by {width}. "
+                    f"{name} must return images of model.image_size={size} by {size}. It returns {height} by {width}. "
                     f"Change model.image_size, or end the preprocessing with an operation such as resize({size})."
                 )
         train, evaluation = (channels for _, _, channels in shapes.values())
         if train != evaluation:
             raise ValueError(
-                f"data.pp_train and data.pp_eval must give the same number of channels. Received: {train} and "
+                f"data.pp_train and data.pp_eval must return the same number of channels. Received: {train} and "
                 f"{evaluation}."
             )
         return train

@@ -29,7 +29,7 @@ def load(task: Task, channels: int) -> None:
     task.teacher_model = Teacher(run, task.recipe.data.pp_train)
     if task.teacher_model.channels != channels:
         raise ValueError(
-            f"The teacher must take images with {channels} channels, as data.pp_train gives them. Received: "
+            f"The teacher must take images with {channels} channels, as data.pp_train returns them. Received: "
             f"{task.teacher_model.channels} channels, in {task.teacher}."
         )
 

@@ -37,7 +37,7 @@ def train(
 
     Args:
         recipe: The recipe.
-        workdir: The run directory, or its address in a bucket.
+        workdir: The run directory, or its URL in a bucket.
         change_recipe: Whether to resume a run even if its recipe or data have changed.
         profile: Whether to write a profile of a few steps for TensorBoard.
         track: Names of trackers of the metrics; see `keras_vit.training.trackers`.
@@ -164,7 +164,7 @@ def scheduled_evaluators(
 ) -> evaluators.Scheduled:
     """Return the evaluators of the recipe. Each evaluation uses the current weights.
 
-    All of their data are opened now, so that a mistake ends the program before training starts.
+    All of their data are opened now, so that an error ends the program before training starts.
     """
     output, shape = recipe.task.output(recipe), state.model.config.image_shape
     values = state.model.values.to_dict() if state.model.values else {}

@@ -92,13 +92,13 @@ def class_numbers(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
         return np.arange(len(known))
     found, doubtful = np.full(len(names), -1), []
     for form in (composed, lambda name: composed(composed(name).casefold())):  # prefer a name with the same case
-        places: dict[str, list[int]] = {}
-        for place, name in enumerate(known):
-            places.setdefault(form(name), []).append(place)
+        indices: dict[str, list[int]] = {}
+        for index, name in enumerate(known):
+            indices.setdefault(form(name), []).append(index)
         for row in np.flatnonzero(found < 0).tolist():
-            found[row], *others = places.get(form(names[row]), [-1])
+            found[row], *others = indices.get(form(names[row]), [-1])
             doubtful += [names[row]] if others else []
-    doubtful += [name for name, place in zip(names, found, strict=True) if place >= 0 and (found == place).sum() > 1]
+    doubtful += [name for name, index in zip(names, found, strict=True) if index >= 0 and (found == index).sum() > 1]
     if doubtful:
         raise ValueError(
             "Class names must differ in more than their case and Unicode form to be compared with others. Received: "

@@ -18,26 +18,26 @@ _PREFIX = ".writing-"
 _STALE_SECONDS = 3600
 # Texts that a spreadsheet takes for formulas, after any apostrophes. In a CSV file they get one more apostrophe.
 _FORMULA = re.compile(r"'*[=+@\t\r\n-]")
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two letters: C:/ is a drive
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two letters: C:/ is a drive
 
 
 def is_remote(path: str) -> bool:
-    """Return whether a path is a remote address, such as gs://bucket/file. An address file:///folder/file is local."""
+    """Return whether a path is a remote URL, such as gs://bucket/file. A URL file:///folder/file is local."""
     return "://" in path.removeprefix("file://")
 
 
 def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> None:
-    """Raise an error if a path is an address whose scheme is not in `schemes`.
+    """Raise an error if a path is a URL whose scheme is not in `schemes`.
 
     `pathlib` turns gs://a into gs:/a, which is rejected as well.
     """
     path = os.fspath(path)
-    address = _ADDRESS.match(path)
-    if address and not (address[1] in schemes and is_remote(path)):
-        others = f" or an address, {' or '.join(f'{scheme}://' for scheme in schemes)}" if schemes else ""
+    url = _URL.match(path)
+    if url and not (url[1] in schemes and is_remote(path)):
+        others = f" or a URL, {' or '.join(f'{scheme}://' for scheme in schemes)}" if schemes else ""
         raise ValueError(
             f"Expected a path in the file system{others} to write to. Received: {path!r}. Mount the bucket, such as "
-            "with `gcsfuse my-bucket ~/bucket`, and give a path in it; or write to a local path and copy the result."
+            "with `gcsfuse my-bucket ~/bucket`, and pass a path in it; or write to a local path and copy the result."
         )
 
 
@@ -47,15 +47,15 @@ def cache_directory() -> str:
     return os.path.join(home, "keras_vit")
 
 
-def copy_of(address: str, kind: str) -> str:
-    """Return the path of a local copy of an address."""
-    return os.path.join(cache_directory(), "buckets", kind, address.replace("://", "/"))
+def copy_of(url: str, kind: str) -> str:
+    """Return the path of a local copy of a bucket URL."""
+    return os.path.join(cache_directory(), "buckets", kind, url.replace("://", "/"))
 
 
 def shown(text: str) -> str:
-    """Replace the paths of local copies in a text with the addresses that they were copied from."""
-    place = os.path.join(cache_directory(), "buckets", "")
-    return re.sub(rf"{re.escape(place)}\w+/(gs|s3)/", r"\1://", text) if place in text else text
+    """Replace the paths of local copies in a text with the URLs that they were copied from."""
+    root = os.path.join(cache_directory(), "buckets", "")
+    return re.sub(rf"{re.escape(root)}\w+/(gs|s3)/", r"\1://", text) if root in text else text
 
 
 def make_directory(path: str | os.PathLike) -> None:
@@ -79,7 +79,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[str]:
         if os.path.exists(path):
             shutil.copymode(path, temporary)
         yield temporary
-        publish_file(temporary, path)
+        move_file(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -90,7 +90,7 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[str]:
     """Yield a temporary directory, and rename it to `path` in one step, with all its files."""
     with draft_directory(path) as temporary:
         yield temporary
-        publish_directory(temporary, path)
+        move_directory(temporary, path)
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def draft_directory(path: str | os.PathLike) -> Iterator[str]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def publish_file(draft: str | os.PathLike, path: str | os.PathLike) -> None:
+def move_file(draft: str | os.PathLike, path: str | os.PathLike) -> None:
     """Rename a finished file to `path` in one step, after its content has been written to the disk."""
     path = os.path.realpath(path)
     _sync(os.fspath(draft))
@@ -112,7 +112,7 @@ def publish_file(draft: str | os.PathLike, path: str | os.PathLike) -> None:
     _sync(os.path.dirname(path))
 
 
-def publish_directory(draft: str | os.PathLike, path: str | os.PathLike) -> None:
+def move_directory(draft: str | os.PathLike, path: str | os.PathLike) -> None:
     """Rename a finished directory to `path` in one step, after all its files have been written to the disk."""
     path = os.path.realpath(path)
     for directory, _, files in os.walk(os.fspath(draft), topdown=False):
@@ -212,9 +212,9 @@ def joint_sha256(paths: Iterable[str]) -> str:
     return next(iter(hashes.values())) if len(hashes) == 1 else hashlib.sha256(repr(hashes).encode()).hexdigest()
 
 
-def import_pyarrow() -> Any:
-    """Import PyArrow, which Parquet files require."""
-    with extras.needed("parquet", "Parquet files need PyArrow"):
+def import_pyarrow(extra: str = "parquet", text: str = "Parquet files need PyArrow") -> Any:
+    """Import PyArrow. The error names an extra and states what requires it."""
+    with extras.needed(extra, text):
         import pyarrow.fs
         import pyarrow.parquet
     return pyarrow

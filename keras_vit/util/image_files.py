@@ -26,8 +26,8 @@ SYSTEM = (
 def find(given: Sequence[str]) -> list[str]:
     """Return the image files for the given names, in order.
 
-    A folder stands for all images in it and its subfolders. A glob pattern stands for its matches, and a text file
-    (`.txt`) for the paths in its lines. `-` stands for the paths in the lines of standard input. Paths that do not
+    A folder means all images in it and its subfolders. A glob pattern means its matches, and a text file
+    (`.txt`) means the paths in its lines. `-` means the paths in the lines of standard input. Paths that do not
     exist are included. A path that is named twice, such as in a list, is returned twice. A path that is also in a
     folder, or matches a pattern, is returned once.
     """
@@ -85,7 +85,7 @@ def _found(given: Sequence[str]) -> Iterator[tuple[str, bool]]:
 
 
 def check_local(names: Sequence[str]) -> None:
-    """Raise a ValueError if a name is a remote address."""
+    """Raise a ValueError if a name is a remote URL."""
     for name in filter(file_io.is_remote, names):
         raise ValueError(f"Expected images in the file system. Received: {name!r}. Copy them, or mount the bucket.")
 
@@ -131,7 +131,7 @@ def _images_below(folder: str) -> Iterator[str]:
 class Tree:
     """Visible regular files and folders below a root, without links that could repeat files.
 
-    The root is a folder or an address such as `gs://bucket/images`.
+    The root is a folder or a URL such as `gs://bucket/images`.
 
     Attributes:
         skipped: Skipped links, and skipped files that are not regular, such as pipes. A link is skipped if it leads to
@@ -186,7 +186,7 @@ class Tree:
     def _entries(self, folder: str) -> Iterator[tuple[str, str]]:
         """Yield each name in a folder with its kind: "file", "folder" or "special"."""
         if file_io.is_remote(folder):
-            import tensorflow as tf  # only for addresses
+            import tensorflow as tf  # only for URLs
 
             for name in tf.io.gfile.listdir(folder):
                 name = name.rstrip("/")

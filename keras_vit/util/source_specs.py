@@ -94,11 +94,11 @@ def _absolute_path(location: str) -> str:
 
 
 def expanded(location: str) -> list[str]:
-    """Return the paths that braces stand for: numbers, as in `{00..15}`, or words, as in `{train,val}`."""
-    parts = _BRACES.split(location)  # text and content of braces in turn
+    """Return the paths that braces expand to: numbers, as in `{00..15}`, or words, as in `{train,val}`."""
+    parts = _BRACES.split(location)  # alternating: text, content of braces
     choices = [_choices(part) if number % 2 else [part] for number, part in enumerate(parts)]
     if math.prod(map(len, choices)) > _MAX_FILES:
-        raise ValueError(f"Braces must stand for at most {_MAX_FILES:,} files. Received: {location!r}.")
+        raise ValueError(f"Braces must expand to at most {_MAX_FILES:,} files. Received: {location!r}.")
     return ["".join(chosen) for chosen in itertools.product(*choices)]
 
 

@@ -1,13 +1,13 @@
-"""Local copies of files and folders in buckets, `gs://` and `s3://`. Only this module accesses buckets.
+"""Local copies of files and folders in buckets, `gs://` and `s3://`.
 
 TensorFlow, h5py, safetensors and the runtimes of artifacts need local files, and so do renames and locks. Programs
 therefore work in a local copy. The record of a copy has the state of each file, here and in the bucket, when both were
 equal. At the start, files that changed in the bucket are downloaded, and files that changed only here, because their
 upload failed, are uploaded. If both changed, the files that changed here are moved to another folder.
 
-`publish` uploads the changed files, and then deletes the removed files. Each object appears as a whole, the manifest of
-a checkpoint follows its arrays, and old checkpoints are deleted last. A process that writes to an address owns it
-(`bucket_lease.py`).
+`upload` uploads the changed files, and then deletes the removed files. Each object appears as a whole, the manifest of
+a checkpoint follows its arrays, and old checkpoints are deleted last. A process that writes to a URL holds its lease
+(`bucket_lease.py`). Readers of TFRecord files with indices read parts of objects, without a copy (`bucket_parts.py`).
 """
 
 import contextlib
@@ -36,26 +36,28 @@ _PARALLEL = 4  # number of simultaneous uploads
 _LAST = "saved_model.pb"  # without it, a folder is not a SavedModel
 _PARTS = ".parts"  # extension of the folder with the finished parts of a file
 _LARGE = re.compile(r"(^|/)(checkpoints|tensorboard)/")  # files of a run that its final model does not need
-_SMALL = re.compile(rf"\.jsonl?$|{re.escape(_PARTS)}/")  # files that programs need even if they only list or add files
+# Files that programs need even if they only list or add files: JSON, indices of TFRecord files, and parts.
+_SMALL = re.compile(rf"\.(jsonl?|idx)$|{re.escape(_PARTS)}/")
 
-_published: dict[str, "_Copy"] = {}  # by local path
+_open_copies: dict[str, "_Copy"] = {}  # by local path
 
 
-def is_address(path: str) -> bool:
-    """Return whether a path is an address in a bucket, except for the buckets of published weights."""
+def is_bucket_url(path: str) -> bool:
+    """Return whether a path is the URL of a file or folder in a bucket, except for the buckets of published weights."""
     return path.partition("://")[0] in SCHEMES and "://" in path and not path.startswith(_PUBLIC)
 
 
 def fetched(
     path: str | os.PathLike, checkpoint: str | int | None = None, small: bool = False, must_exist: bool = True
 ) -> str:
-    """Return a local path unchanged. For an address, update the local copy and return its path.
+    """Return a local path unchanged. For a bucket URL, update the local copy and return its path.
 
     Files that are not needed are empty in the copy. Without `checkpoint`, the files in `checkpoints/` and
-    `tensorboard/` are empty, because `model.keras` suffices. With `small`, all files except JSON files are empty.
+    `tensorboard/` are empty, because `model.keras` suffices. With `small`, all files except JSON files and indices are
+    empty.
     """
     path = os.fspath(path)
-    if not is_address(path):
+    if not is_bucket_url(path):
         return path
     copy = _Copy(path, "read")
     copy.fetch(lambda name: bool(_SMALL.search(name)) if small else checkpoint is not None or not _LARGE.search(name))
@@ -66,13 +68,13 @@ def fetched(
 
 @contextlib.contextmanager
 def written(path: str, flag: str = "--output", small: bool = False, writes: bool = True) -> Iterator[str]:
-    """Yield a local path unchanged. For an address, yield the path of a local copy and publish the copy at the end.
+    """Yield a local path unchanged. For a bucket URL, yield the path of a local copy and upload the copy at the end.
 
-    With `small`, all files except JSON files are empty in the copy and do not change in the bucket. With
-    `writes=False`, the copy is only for reading, and is created after the chief, another process, has become the owner
-    of the address. Messages name `flag`, the flag that sets the path.
+    With `small`, all files except JSON files and indices are empty in the copy and do not change in the bucket. With
+    `writes=False`, the copy is only for reading, and is created after the chief, another process, has the lease of the
+    URL. Messages name `flag`, the flag that sets the path.
     """
-    if not is_address(path):
+    if not is_bucket_url(path):
         yield path
         return
     copy = _Copy(path, "written" if writes else "read")
@@ -82,27 +84,27 @@ def written(path: str, flag: str = "--output", small: bool = False, writes: bool
         copy.fetch(needs)
         yield copy.path
         return
-    with locks.locked(os.path.dirname(copy.record), flag), copy.owned(flag):
+    with locks.locked(os.path.dirname(copy.record), flag), copy.held(flag):
         copy.fetch(needs)
-        copy.publish()  # the changes that an earlier process did not upload
+        copy.upload()  # the changes that an earlier process did not upload
         copy.lease.let_others_read()
-        _published[copy.path] = copy
+        _open_copies[copy.path] = copy
         try:
             yield copy.path
         finally:
-            del _published[copy.path]
-            copy.publish()
+            del _open_copies[copy.path]
+            copy.upload()
 
 
-def publish(path: str, growing: bool = False) -> None:
+def upload(path: str, growing: bool = False) -> None:
     """Upload the changes of the local copy that contains a path. Do nothing for other paths.
 
     With `growing`, upload at most once a minute and only log errors, because a later call uploads the same changes.
     """
-    for place, copy in _published.items():
-        if f"{path}/".startswith(f"{place}/") and not (growing and time.monotonic() < copy.due):
+    for root, copy in _open_copies.items():
+        if f"{path}/".startswith(f"{root}/") and not (growing and time.monotonic() < copy.due):
             try:
-                copy.publish()
+                copy.upload()
             except OSError as error:
                 if not growing:
                     raise
@@ -110,33 +112,39 @@ def publish(path: str, growing: bool = False) -> None:
             copy.due = time.monotonic() + _EVERY
 
 
+def file_system(url: str) -> Any:
+    """Return fsspec's file system of a URL."""
+    scheme = url.partition("://")[0]
+    with extras.needed("buckets", f"URLs such as {url} need fsspec and {SCHEMES[scheme]}"):
+        import fsspec
+
+        with reaching(url):
+            return fsspec.filesystem(scheme)
+
+
 class _Copy:
     """Local copy of a folder or an object.
 
     If the name contains a dot, the copy also includes the model card and the other parts of the file, from the same
-    folder. A copy for reading also includes the JSON files in this folder. Names of files are relative to the folder
-    that contains the address.
+    folder. A copy for reading also includes the JSON files in this folder. Names of files are relative to the parent
+    of the URL.
     """
 
-    def __init__(self, address: str, kind: str):
-        scheme, _, place = address.rstrip("/").partition("://")
-        parts = place.split("/")
+    def __init__(self, url: str, kind: str):
+        scheme, _, path = url.rstrip("/").partition("://")
+        parts = path.split("/")
         if len(parts) < 2 or any(part in ("", ".", "..") for part in parts):
-            raise ValueError(f"Expected an address such as {scheme}://BUCKET/NAME. Received: {address!r}.")
-        with extras.needed("buckets", f"Addresses such as {address} need fsspec and {SCHEMES[scheme]}"):
-            import fsspec
-
-            with reaching(address):
-                self.files = fsspec.filesystem(scheme)
-        self.address, self.name, self.folder = f"{scheme}://{place}", parts[-1], "/".join(parts[:-1])
+            raise ValueError(f"Expected a URL such as {scheme}://BUCKET/NAME. Received: {url!r}.")
+        self.files = file_system(url)
+        self.url, self.name, self.folder = f"{scheme}://{path}", parts[-1], "/".join(parts[:-1])
         file, stem = re.escape(self.name), re.escape(os.path.splitext(self.name)[0])
         parts_of_a_file = rf"{file}\.[^/]*|{stem}(\.bin|_[^/]*config\.json|-\d+-of-\d+\.[^/]*)"
         self._beside = re.compile(parts_of_a_file + r"|[^/]*\.json" * (kind == "read"))
-        self.lease = Lease(self.files, self.address, f"{self.folder}/{self.name}{locks.LEASE}")
-        own = f"{kind}_{hashlib.sha256(self.address.encode()).hexdigest()[:16]}"  # copies do not share files
-        self.path, self._place = file_io.copy_of(self.address, own), file_io.copy_of("", own)
+        self.lease = Lease(self.files, self.url, f"{self.folder}/{self.name}{locks.LEASE}")
+        own = f"{kind}_{hashlib.sha256(self.url.encode()).hexdigest()[:16]}"  # copies do not share files
+        self.path, self._root = file_io.copy_of(self.url, own), file_io.copy_of("", own)
         self._is_written = kind == "written"
-        self.record = os.path.join(file_io.copy_of(self.address, f"{own}_record"), ".record.json")
+        self.record = os.path.join(file_io.copy_of(self.url, f"{own}_record"), ".record.json")
         self.due = 0.0  # when a growing output is uploaded again
 
     def fetch(self, needs: Callable[[str], bool]) -> None:
@@ -144,8 +152,8 @@ class _Copy:
         with (
             file_io.draft_directory(self.record) as drafts,
             filelock.FileLock(f"{self.record}.lock"),
-            Progress(f"Reading {self.address}"),
-            reaching(self.address),
+            Progress(f"Reading {self.url}"),
+            reaching(self.url),
         ):
             objects, known = self._objects(), self._record()["files"]
             kept = self._kept(objects, known) if self._is_written else set()
@@ -179,15 +187,15 @@ class _Copy:
             there |= {name for name, (identity, _) in objects.items() if known.get(name, [None])[0] != identity}
         if not here or not there:
             return here
-        place = os.path.join(file_io.cache_directory(), "buckets", "not-uploaded", secrets.token_hex(4))
+        folder = os.path.join(file_io.cache_directory(), "buckets", "not-uploaded", secrets.token_hex(4))
         for name in here:
-            os.makedirs(os.path.dirname(os.path.join(place, name)), exist_ok=True)
-            os.replace(self._path(name), os.path.join(place, name))
+            os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+            os.replace(self._path(name), os.path.join(folder, name))
         text = "Another process changed %s after the last upload from here. Files that changed here are now in %s: %s"
-        logging.warning(text, self.address, place, ", ".join(sorted(here)))
+        logging.warning(text, self.url, folder, ", ".join(sorted(here)))
         return set()
 
-    def publish(self) -> None:
+    def upload(self) -> None:
         """Upload the changed files, then delete the removed files."""
         known, states = self._record()["files"], self._states()
         changed, gone = _changed(states, known), known.keys() - states.keys()
@@ -195,13 +203,13 @@ class _Copy:
             self.lease.is_unfinished = False
             return
         stay = (
-            f". The changes stay in {self._place} on this machine. The next command that writes to this address "
+            f". The changes stay in {self._root} on this machine. The next command that writes to this URL "
             "uploads them, unless another process changes the bucket before."
         )
         self.lease.is_unfinished = True
-        with Progress(f"Writing {self.address}"), reaching(self.address, stay):
+        with Progress(f"Writing {self.url}"), reaching(self.url, stay):
             if not self.lease.is_mine():
-                raise OSError("another process took the address over")
+                raise OSError("another process took over the URL")
             later = [name for name in changed if name.endswith(".json") or os.path.basename(name) == _LAST]
             later.sort(key=lambda name: (os.path.basename(name) == _LAST, states[name][0]))
             for names in ([name for name in changed if name not in later], *([name] for name in later)):
@@ -251,8 +259,8 @@ class _Copy:
     def _path(self, name: str) -> str:
         return os.path.join(os.path.dirname(self.path), name)
 
-    def owned(self, flag: str) -> contextlib.AbstractContextManager[None]:
-        """Own the address within a `with` block. A copy whose process was killed continues its ownership at once."""
+    def held(self, flag: str) -> contextlib.AbstractContextManager[None]:
+        """Hold the lease within a `with` block. A copy whose process was killed continues its lease at once."""
         return self.lease.held(flag, self._record()["key"])
 
     def _record(self) -> dict[str, Any]:

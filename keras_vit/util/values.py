@@ -29,7 +29,7 @@ class Values:
                     f"{name} must contain one finite number for each of {', '.join(self.names)}. Received: {numbers}."
                 )
         if min(self.deviation, default=1.0) <= 0:
-            raise ValueError(f"The deviation of each number must be positive. Received: {self.deviation}.")
+            raise ValueError(f"The standard deviation of each value must be positive. Received: {self.deviation}.")
 
     def standardize(self, values: Any) -> Any:
         """Standardize values in the unit of the data: an array or tensor `[..., k]`, float32 or float64."""
@@ -50,7 +50,7 @@ class Values:
         try:
             return cls(**{field.name: tuple(content[field.name]) for field in dataclasses.fields(cls)})
         except (KeyError, TypeError) as error:
-            raise ValueError(f"Values need names, mean and deviation. Received: {content!r}.") from error
+            raise ValueError(f"Values need names, mean and standard deviation. Received: {content!r}.") from error
 
 
 def shortest(number: float) -> float:

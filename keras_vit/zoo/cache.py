@@ -31,7 +31,7 @@ _MAX_BYTES = 8 << 30  # twice the largest published file
 _BLOCK_BYTES = 2**20
 
 
-def fetch(address: str) -> str:
+def fetch(location: str) -> str:
     """Return the path of weights in the mirror or in the cache, after downloading them if necessary.
 
     The mirror is the directory in the environment variable `KERAS_VIT_WEIGHTS_DIR`. The mirror contains files by bucket
@@ -43,7 +43,7 @@ def fetch(address: str) -> str:
     hub.
 
     Args:
-        address: A path in the bucket of published weights, a model of the Hugging Face hub (`"hf:OWNER/NAME"`), or the
+        location: A path in the bucket of published weights, a model of the Hugging Face hub (`"hf:OWNER/NAME"`), or the
             URL of a file in a bucket (`"gs://BUCKET/NAME"`).
 
     Raises:
@@ -52,27 +52,27 @@ def fetch(address: str) -> str:
     Example:
         path = keras_vit.zoo.fetch("vit_models/augreg/index.csv")
     """
-    if storage.is_address(address):
-        return storage.fetched(address)
-    for place in search_paths(address):
-        if place.is_dir() and address.startswith(hub.PREFIX):
-            return str(place)
-        if place.is_file():
-            if is_undamaged(place):
-                return str(place)
-            logging.warning("%s is damaged: its SHA-256 is not the recorded one.", place)
-    if address.startswith(hub.PREFIX):
-        return hub.fetch(address, str(search_paths(address)[-1]))
-    return _fetch_file(address)
+    if storage.is_bucket_url(location):
+        return storage.fetched(location)
+    for candidate in search_paths(location):
+        if candidate.is_dir() and location.startswith(hub.PREFIX):
+            return str(candidate)
+        if candidate.is_file():
+            if is_undamaged(candidate):
+                return str(candidate)
+            logging.warning("%s is damaged: its SHA-256 is not the recorded one.", candidate)
+    if location.startswith(hub.PREFIX):
+        return hub.fetch(location, str(search_paths(location)[-1]))
+    return _fetch_file(location)
 
 
-def search_paths(address: str) -> list[pathlib.Path]:
+def search_paths(location: str) -> list[pathlib.Path]:
     """Return the paths at which `fetch` looks for a file, in the mirror (if set) and in the cache.
 
-    Users can place a file at any of these paths manually.
+    Users can put a file at any of these paths manually.
     """
     directories = (os.environ.get(MIRROR_VARIABLE), cache_directory())
-    return [pathlib.Path(directory, address.replace(hub.PREFIX, "hf/", 1)) for directory in directories if directory]
+    return [pathlib.Path(directory, location.replace(hub.PREFIX, "hf/", 1)) for directory in directories if directory]
 
 
 def is_undamaged(path: pathlib.Path) -> bool:
@@ -80,10 +80,10 @@ def is_undamaged(path: pathlib.Path) -> bool:
     return _recorded(path) in ("", sha256(path))
 
 
-def find_local(address: str) -> str | None:
+def find_local(location: str) -> str | None:
     """Return the path of weights on this machine, or None if there is no local copy. Nothing is downloaded."""
-    found = next((str(place) for place in search_paths(address) if place.exists()), None)
-    return hub.find_local(address) if found is None and address.startswith(hub.PREFIX) else found
+    found = next((str(candidate) for candidate in search_paths(location) if candidate.exists()), None)
+    return hub.find_local(location) if found is None and location.startswith(hub.PREFIX) else found
 
 
 def verify(path: str) -> bool | None:

@@ -24,7 +24,7 @@ _WEIGHTS = ("model.safetensors", "model-?????-of-?????.safetensors", "model.safe
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 
 
-def address_of(text: str) -> str | None:
+def canonical_name(text: str) -> str | None:
     """Return the canonical name of a model of the hub, or None if the text does not begin like such a name."""
     if not text.startswith((PREFIX, "https://huggingface.co/")):
         return None
@@ -37,33 +37,34 @@ def address_of(text: str) -> str | None:
     return PREFIX + "".join(part or "" for part in found.groups())
 
 
-def _parts(address: str) -> tuple[str, str | None, str]:
-    """Return the name, the revision and the file of a canonical name; see `address_of`."""
-    found = _NAME.fullmatch(address)
+def _parts(location: str) -> tuple[str, str | None, str]:
+    """Return the name, the revision and the file of a canonical name; as `canonical_name` returns it."""
+    found = _NAME.fullmatch(location)
     assert found is not None
     return found[1], (found[2] or "@")[1:] or None, (found[3] or "/")[1:]
 
 
 @functools.cache
-def fetch(address: str, place: str) -> str:
-    """Download a model at first use, and return its directory, or the path of the file in the address.
+def fetch(location: str, folder: str) -> str:
+    """Download a model at first use, and return its directory, or the path of the file that the name contains.
 
-    Once per process, large files are compared with the hub's SHA-256. Errors mention `place`, the directory in which
-    users can place the files manually.
+    Once per process, large files are compared with the hub's SHA-256. Errors mention `folder`, in which users can put
+    the files manually.
     """
-    name, revision, file = _parts(address)
+    name, revision, file = _parts(location)
     page = f"https://huggingface.co/{name}"
     try:
         import huggingface_hub as hub
         from huggingface_hub import errors
     except ModuleNotFoundError as error:
-        raise ImportError(f"{address} needs: {extras.install('hub')}. Or put its files into {place}.") from error
+        raise ImportError(f"{location} needs: {extras.install('hub')}. Or put its files into {folder}.") from error
     try:
-        with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # terminals show the hub client's bar
-            return _download(hub, address, name, revision, file)
+        with Progress(f"Downloading {location}", enabled=not sys.stderr.isatty()):
+            # Terminals show the hub client's progress bar.
+            return _download(hub, location, name, revision, file)
     except errors.GatedRepoError as error:
         raise PermissionError(
-            f"{address} is gated: accept its license at {page}, and log in with `hf auth login` (or set HF_TOKEN)."
+            f"{location} is gated: accept its license at {page}, and log in with `hf auth login` (or set HF_TOKEN)."
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise FileNotFoundError(
@@ -76,24 +77,24 @@ def fetch(address: str, place: str) -> str:
     except Exception as error:  # errors of the HTTP client, which differs between versions of the package
         reason = " ".join(str(error).split())[:300]
         raise OSError(
-            f"Could not fetch {address} ({type(error).__name__}: {reason}). Without a network, download config.json, "
-            f"preprocessor_config.json and model.safetensors from {page} elsewhere, and put them into {place}."
+            f"Could not fetch {location} ({type(error).__name__}: {reason}). Without a network, download config.json, "
+            f"preprocessor_config.json and model.safetensors from {page} elsewhere, and put them into {folder}."
         ) from error
 
 
-def pinned(address: str, path: str) -> str:
-    """Return an address pinned to the downloaded commit, or unchanged if `path` is not in the hub's cache."""
-    name, _, file = _parts(address)
+def pinned(location: str, path: str) -> str:
+    """Return a name with the downloaded commit as its revision, or unchanged if `path` is not in the hub's cache."""
+    name, _, file = _parts(location)
     commit = os.path.basename(os.path.dirname(path) if os.path.isfile(path) else path)
     is_cached = re.fullmatch("[0-9a-f]{40}", commit) is not None
-    return f"{PREFIX}{name}@{commit}{f'/{file}' if file else ''}" if is_cached else address
+    return f"{PREFIX}{name}@{commit}{f'/{file}' if file else ''}" if is_cached else location
 
 
 class _Unusable(OSError):
     """Raised for a model whose files cannot be read. The message needs no further text."""
 
 
-def _download(hub: Any, address: str, name: str, revision: str | None, file: str) -> str:
+def _download(hub: Any, location: str, name: str, revision: str | None, file: str) -> str:
     """Download a model, check its files, and return its directory or the path of the requested file."""
     for force in (False, True):
         folder = hub.snapshot_download(
@@ -104,16 +105,16 @@ def _download(hub: Any, address: str, name: str, revision: str | None, file: str
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
         if file and not os.path.isfile(os.path.join(folder, file)):
-            raise _Unusable(f"{address} has no file {file!r}.")
+            raise _Unusable(f"{location} has no file {file!r}.")
         if not file and not any(pathlib.Path(folder).glob("model*.safetensors*")):
-            return _download(hub, address, name, revision, _other_weights(hub, address, name, folder))
+            return _download(hub, location, name, revision, _other_weights(hub, location, name, folder))
         hashes = stated_hashes(folder)
         if not (damaged := [os.path.basename(path) for path, stated in hashes.items() if sha256(path) != stated]):
             return os.path.join(folder, file) if file else folder
-    raise _Unusable(f"Could not fetch {address}: the SHA-256 of {', '.join(damaged)} differs from the hub's SHA-256.")
+    raise _Unusable(f"Could not fetch {location}: the SHA-256 of {', '.join(damaged)} differs from the hub's SHA-256.")
 
 
-def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
+def _other_weights(hub: Any, location: str, name: str, folder: str) -> str:
     """Return the name of the only file of weights, for a model without `model.safetensors`."""
     names = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT")).list_repo_files(name, revision=os.path.basename(folder))
     found = sorted(file for file in names if file.endswith(".safetensors") and "/" not in file)
@@ -121,22 +122,22 @@ def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
         return found[0]
     if found:
         raise _Unusable(
-            f"{address} has {len(found)} files of weights. Pass one: {address}/{f', {address}/'.join(found)}."
+            f"{location} has {len(found)} files of weights. Pass one: {location}/{f', {location}/'.join(found)}."
         )
     pickles = [file for file in names if file.endswith(_PICKLES)]
     other = f" Its {pickles[0]} may run code when it is read, so it is not fetched." if pickles else ""
     raise _Unusable(
-        f"{address} has no .safetensors file.{other} Convert the weights to safetensors elsewhere, and pass their path."
+        f"{location} has no .safetensors file.{other} Convert the weights to safetensors, and pass their path."
     )
 
 
-def find_local(address: str) -> str | None:
+def find_local(location: str) -> str | None:
     """Return a model's directory or its requested file in the cache of `huggingface_hub`, or None if not cached."""
     try:
         from huggingface_hub import try_to_load_from_cache
     except ModuleNotFoundError:
         return None
-    name, revision, file = _parts(address)
+    name, revision, file = _parts(location)
     path = try_to_load_from_cache(name, file or "config.json", revision=revision)
     return None if not isinstance(path, str) else path if file else os.path.dirname(path)
 

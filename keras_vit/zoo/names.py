@@ -1,4 +1,4 @@
-"""Names of weights: published names, models of the Hugging Face hub, addresses and paths."""
+"""Names of weights: published names, models of the Hugging Face hub, URLs and paths."""
 
 import dataclasses
 import os
@@ -21,23 +21,23 @@ class WeightsName:
 
     Attributes:
         text: The name as the caller passed it.
-        address: Address for `fetch`; None for a path.
+        location: Argument of `fetch`: a model of the hub, a bucket URL, or a path in a public bucket; None for a path.
         entry: Published weights with this name; None for other names.
     """
 
     text: str
-    address: str | None = None
+    location: str | None = None
     entry: PublishedWeights | None = None
 
     def local(self) -> str:
         """Return the path of the weights, and download them if necessary; see `resolve`."""
-        return self.text if self.address is None else cache.fetch(self.address)
+        return self.text if self.location is None else cache.fetch(self.location)
 
     def pinned(self) -> str:
-        """Return the address, or the path. The address of a model of the hub includes the downloaded commit."""
-        if self.address is None or not self.address.startswith(hub.PREFIX):
-            return self.address or self.text
-        return hub.pinned(self.address, self.local())
+        """Return the location, or the path. The name of a model of the hub includes the downloaded commit."""
+        if self.location is None or not self.location.startswith(hub.PREFIX):
+            return self.location or self.text
+        return hub.pinned(self.location, self.local())
 
 
 def resolve(weights: str | os.PathLike[str], model: str | None = None) -> str:
@@ -54,7 +54,7 @@ def parse_weights_name(weights: str | os.PathLike[str], model: str | None = None
             - a model of the Hugging Face hub, `hf:OWNER/NAME`, with `@REVISION` to pin a tag or commit;
             - a model and a name of `keras_vit.list_weights()`, such as `"ViT_B16:augreg"`;
             - the name of an AugReg file, from the column `filename` or `adapt_filename` of AugReg's index;
-            - a `gs://` or `https://` address.
+            - a `gs://` or `https://` URL.
         model: Name of the model, as in `keras_vit.list_models()`, or of its constructor. If `model` is passed, the name
             of published weights can omit the model, as in `"augreg"`.
     """
@@ -64,9 +64,9 @@ def parse_weights_name(weights: str | os.PathLike[str], model: str | None = None
     entry = find(model, weights)
     if entry is not None:
         return WeightsName(weights, entry.path, entry)
-    if of_hub := hub.address_of(weights):
+    if of_hub := hub.canonical_name(weights):
         return WeightsName(weights, of_hub)
-    if storage.is_address(weights):
+    if storage.is_bucket_url(weights):
         return WeightsName(weights, weights)
     if weights.startswith(("gs://", "https://")):
         return WeightsName(weights, _path_of(weights))
@@ -116,16 +116,16 @@ def _hint(path: str) -> str:
     return checks.nearest(path, map(constructor_name, list_models()))
 
 
-def _path_of(address: str) -> str:
-    """Return the bucket and path in an address, such as `gs://vit_models/sam/ViT-B_16.npz`."""
-    parts = urllib.parse.urlsplit(address)
+def _path_of(url: str) -> str:
+    """Return the bucket and path in a URL, such as `gs://vit_models/sam/ViT-B_16.npz`."""
+    parts = urllib.parse.urlsplit(url)
     path = parts.path.lstrip("/") if parts.scheme == "https" else f"{parts.netloc}{parts.path}"
     if parts.scheme == "https" and parts.netloc != cache.HOST:
         raise ValueError(
-            f"Weights are only downloaded from {cache.HOST} and the Hugging Face hub. Received: {address!r}. Download "
+            f"Weights are only downloaded from {cache.HOST} and the Hugging Face hub. Received: {url!r}. Download "
             "the file yourself, and pass its path."
         )
     path = urllib.parse.unquote(path)
     if any(part in ("", ".", "..") for part in path.split("/")) or "\\" in path:
-        raise ValueError(f"{address!r} is not the address of a file.")
+        raise ValueError(f"{url!r} is not the URL of a file.")
     return path

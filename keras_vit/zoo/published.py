@@ -1,4 +1,4 @@
-"""Published checkpoints: their names and addresses, and the sizes and accuracies that their owners published.
+"""Published checkpoints: their names and URLs, and the sizes and accuracies that their owners published.
 
 References:
     - [vision_transformer, available models](https://github.com/google-research/vision_transformer#available-vit-models)
@@ -69,7 +69,7 @@ class PublishedWeights:
 
     @property
     def url(self) -> str:
-        """Address of the published file or model."""
+        """URL of the published file or model."""
         if self.path.startswith(PREFIX):
             return "https://huggingface.co/" + self.path.removeprefix(PREFIX)
         return "https://storage.googleapis.com/" + self.path.replace("+", "%2B")

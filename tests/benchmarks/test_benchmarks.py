@@ -106,7 +106,7 @@ def test_systems_over_the_time_limit_are_skipped_with_a_reason(monkeypatch):
     ]
     fast, slow, hanging = interleaved.run(systems, 2)
     assert fast.error is None and fast.seconds == 1.0
-    assert "a step takes 1.5 s" in slow.error and "no answer after 2 s" in hanging.error
+    assert "a step takes 1.5 s" in slow.error and "no result after 2 s" in hanging.error
     assert slow.seconds is hanging.seconds is None
 
 
@@ -408,7 +408,7 @@ def test_rates_are_medians_over_the_rounds():
     answers = [{"seconds": 1.0, "rates": {"a": rate}} for rate in (1.0, 5.0, 2.0)]
     code = (
         "import sys, json\nprint('{\"ready\": true}', flush=True)\n"
-        "for line, answer in zip(sys.stdin, json.loads(sys.argv[1])): print(json.dumps(answer), flush=True)"
+        "for line, result in zip(sys.stdin, json.loads(sys.argv[1])): print(json.dumps(result), flush=True)"
     )
     (result,) = interleaved.run([interleaved.System("m", (sys.executable, "-c", code, json.dumps(answers)))], 3)
     assert result.rates == {"a": 2.0}

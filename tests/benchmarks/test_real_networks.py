@@ -1,11 +1,11 @@
-"""The page about a trained network contains its results; the programs compute correctly on small inputs."""
+"""The page about a trained model contains its results; the programs compute correctly on small inputs."""
 
 import json
 
 import numpy as np
 import pytest
 
-from benchmarks import real_int8, real_networks, real_pictures
+from benchmarks import real_figures, real_int8, real_networks
 from tests.docs import pages
 
 
@@ -20,7 +20,7 @@ def test_patches_of_the_same_class_have_the_same_color():
     rng = np.random.default_rng(0)
     kinds = np.repeat([0, 1, 2], 8)
     tokens = rng.normal(size=(3, 32))[kinds] + 1e-3 * rng.normal(size=(24, 32))
-    found = real_pictures.colors(np.concatenate([rng.normal(size=(1, 32)), tokens]), (4, 6)).reshape(24, 3)
+    found = real_figures.colors(np.concatenate([rng.normal(size=(1, 32)), tokens]), (4, 6)).reshape(24, 3)
     assert found.min() == 0 and found.max() == 1
     centers = np.stack([found[kinds == kind].mean(axis=0) for kind in range(3)])
     distances = np.abs(found[:, None, :2] - centers[:, :2]).max(axis=2)  # the third component is noise
@@ -30,7 +30,7 @@ def test_patches_of_the_same_class_have_the_same_color():
 def test_the_figure_has_a_row_per_photograph():
     pytest.importorskip("matplotlib")
     rows = [(np.zeros((28, 42, 3), "uint8"), np.zeros((2, 3, 3)), np.ones((6, 2, 3)))] * 2
-    assert len(real_pictures.figure(rows).axes) == 2 * (2 + len(real_pictures.HEADS))
+    assert len(real_figures.figure(rows).axes) == 2 * (2 + len(real_figures.HEADS))
 
 
 def test_neighbors_are_compared_by_cosine():

@@ -75,7 +75,7 @@ def golden_format(name):
 
 
 def tensors_of(name):
-    """Returns the stored tensors of a golden file under the source's own names."""
+    """Returns the tensors of a golden file under the source's own names."""
     if name in TORCH + SIGLIP:
         return load_file(golden_path(name))
     stored = np.load(golden_path(name))

@@ -210,6 +210,6 @@ def test_long_messages_are_truncated():
     assert lines[0] == "x.npz (google) does not fit the model."
     assert lines[1] == "Variables of the model that are not in the file (41):"
     assert lines[2] == "- block0/kernel; nearest on the other side: block0/kernels"
-    assert lines[42] == "Tensors of the file that have no place in the model (40):"
+    assert lines[42] == "Tensors of the file that are not in the model (40):"
     assert sum("; nearest on the other side: " in line for line in lines) == 10 + 10
     assert lines[-1] == "Pass strict=False to load the matching tensors and get this report." and len(lines) == 84

@@ -70,7 +70,7 @@ def test_missing_and_unexpected_tensors_are_listed_with_the_nearest(tmp_path):
         "encoderblock_1/LayerNorm_1/scale; nearest on the other side: Transformer/encoderblock_1/LayerNorm_2/scales"
         in text
     )
-    assert "Tensors of the file that have no place in the model (1):" in text
+    assert "Tensors of the file that are not in the model (1):" in text
     assert_unchanged(model, before)
     report = load_checkpoint(model, path, strict=False)
     assert report.missing == ["encoderblock_1/LayerNorm_1/scale"]

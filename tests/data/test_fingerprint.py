@@ -8,6 +8,7 @@ import pytest
 
 from keras_vit import data
 from keras_vit.data import fingerprint
+from keras_vit.data.readers import record_index
 from keras_vit.data.sources import ArraySource, FileSource, MaskFileSource
 from keras_vit.util import source_specs
 from train.datasets import writer
@@ -119,9 +120,10 @@ def test_arrays_are_compared_by_content():
     )
 
 
-def test_fingerprint_covers_record_files_and_slices(tmp_path):
+@pytest.mark.parametrize("index", [True, False])
+def test_fingerprint_covers_record_files_and_slices(index, tmp_path):
     paths = writer.write_tfrecords(data.open_source("digits", "train[:8]"), str(tmp_path), "train", 2)
-    spec = f"tfrecord:{tmp_path}"
+    spec = f"tfrecord:{tmp_path}#index={index}"
     parts = [fingerprint.fingerprint(data.open_source(spec, f"train[{part}]")) for part in (":2", "2:4", ":3")]
     assert len({part["digest"] for part in parts}) == 3  # of the same file
     before = {"train": fingerprint.fingerprint(data.open_source(spec))}
@@ -130,7 +132,8 @@ def test_fingerprint_covers_record_files_and_slices(tmp_path):
     shutil.copy(paths[0], paths[1])
     with open(paths[1], "ab") as file:
         file.write(b"\0" * 16)  # an empty record
-    now = {"train": fingerprint.fingerprint(data.open_source(f"{spec}#num_classes=10"))}
+    record_index.write(paths[1])
+    now = {"train": fingerprint.fingerprint(data.open_source(f"{spec}&num_classes=10"))}
     (changed,) = fingerprint.changes(before, now)
     assert changed == "other images or another order in the split 'train'"
 

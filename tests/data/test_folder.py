@@ -58,7 +58,7 @@ CASES = {
     "loop of links": (3, [24, 6], r"Links .* skipped: [^ ]*/dog/again, [^ ]*/loop\."),
     "empty class": (3, [24, 6], r"without images are left out: [^ ]*/fox\."),
     "class without test images": (4, [25, 6], r"without images in the split 'test': fox\."),
-    "other file types": (3, [24, 6], r"beside .*beside\.jpg.*2 \.tiff, 1 \.heic, 1 without an extension, 1 \.txt\."),
+    "other file types": (3, [24, 6], r"next to .*beside\.jpg.*2 \.tiff, 1 \.heic, 1 without an extension, 1 \.txt\."),
 }
 
 
@@ -98,7 +98,7 @@ def test_one_class_is_refused_with_the_remedy(tmp_path):
 def test_parent_folder_of_a_data_set_is_refused_with_the_path_to_use(tmp_path):
     """Deeper folders belong to a class."""
     example_images.folder(tmp_path / "archive" / "train")
-    with pytest.raises(ValueError, match=f"one class, 'archive'.*give folder:{tmp_path}/archive"):
+    with pytest.raises(ValueError, match=f"one class, 'archive'.*pass folder:{tmp_path}/archive"):
         data.open_source(f"folder:{tmp_path}")
 
 
@@ -115,7 +115,7 @@ def test_relative_paths_are_read(tmp_path, monkeypatch):
 def test_test_folder_without_train_folder_is_refused(tmp_path):
     example_images.folder(tmp_path / "test")
     example_images.folder(tmp_path / "val")
-    with pytest.raises(ValueError, match=rf"Expected train/.*give folder:{tmp_path}/test"):
+    with pytest.raises(ValueError, match=rf"Expected train/.*pass folder:{tmp_path}/test"):
         data.open_source(f"folder:{tmp_path}")
 
 

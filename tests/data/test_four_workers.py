@@ -8,7 +8,7 @@ import pytest
 from keras_vit import data
 from keras_vit.data.sources import Rows
 from tests.data import test_parquet, test_webdataset
-from tests.data.test_tfrecord import write_numbered
+from tests.data.test_tfrecord import write_indexed, write_numbered
 
 EXAMPLES, BATCH = 24, 8
 STEPS = 2 * EXAMPLES // BATCH  # two epochs
@@ -20,6 +20,9 @@ def open_source(kind, root):
     if kind == "tfrecord":
         write_numbered(root, [6, 6, 6, 6])
         return data.open_source(f"tfrecord:{root}", num_classes=10, shard_by=shard_by)
+    if kind == "tfrecord with indices":
+        write_indexed(root, [6, 6, 6, 6])
+        return data.open_source(f"tfrecord:{root}", num_classes=10)
     if kind == "parquet":
         pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
         for number, shard in enumerate(shards):
@@ -39,7 +42,9 @@ def order(source, worker, workers, start=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tfrecord by rows", "tfrecord by files", "parquet by files", "tar"])
+@pytest.mark.parametrize(
+    "kind", ["tfrecord by rows", "tfrecord by files", "tfrecord with indices", "parquet by files", "tar"]
+)
 def test_four_workers_read_every_example_once_per_epoch(kind, tmp_path):
     source, half = open_source(kind, tmp_path), STEPS // 2
     workers = [order(source, worker, 4) for worker in range(4)]

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.data.readers import tfrecord
+from keras_vit.data import fingerprint
+from keras_vit.data.readers import record_index, tfrecord
 from tests.data import example_images
 from tests.faulty_disk import FaultyDisk
 from train.datasets import audit, writer
@@ -208,6 +209,86 @@ def test_labels_out_of_range_name_the_record(tmp_path):
     assert "record 2 of" in text and "train-00001-of-00002" in text and "0 <= label < 7" in text and text.endswith("7")
 
 
+# --- indices ---
+
+
+def write_indexed(root, counts):
+    write_numbered(root, counts)
+    for path in root.glob("train-*"):
+        record_index.write(str(path))
+    return sorted(root.glob("train-*.idx"))
+
+
+def test_an_index_has_the_start_and_the_size_of_each_record(tmp_path):
+    """As `tfrecord2idx` of NVIDIA DALI writes it."""
+    (index,) = write_indexed(tmp_path, [3])
+    content, places = (tmp_path / "train-00000-of-00001").read_bytes(), np.loadtxt(index, int).tolist()
+    sizes = [16 + int.from_bytes(content[start : start + 8], "little") for start, _ in places]
+    assert len(sizes) == 3 and [size for _, size in places] == sizes and sum(sizes) == len(content)
+    assert [start for start, _ in places] == [0, sizes[0], sizes[0] + sizes[1]]
+
+
+@pytest.mark.slow
+def test_slices_of_files_with_indices(tmp_path):
+    write_indexed(tmp_path, [13, 7, 20])
+    spec = f"tfrecord:{tmp_path}"
+    for split, expected in {
+        "train": list(range(40)),
+        "train[12:14]": [12, 13],
+        "train[13:20]+train[-1:]": [*range(13, 20), 39],
+        "validation(train)": list(range(0, 40, 7)),
+    }.items():
+        source = data.open_source(spec, split, num_classes=10)
+        assert isinstance(source, data.IndexedSource) and stored(source) == expected
+        assert source.labels().tolist() == [number % 10 for number in expected]
+    assert values(source) == expected and source.origin(3) == f"record 1 of {tmp_path}/train-00002-of-00003"
+    assert data.split_sizes(spec) == {"train": 40}
+    with pytest.raises(ValueError, match="num_examples.*40.*41"):
+        data.open_source(spec, num_classes=10, num_examples=41)
+    digests = set()
+    for options in ("", "&index=False", "&shard_by=files"):
+        source = data.open_source(f"{spec}#num_classes=10{options}")
+        assert isinstance(source, data.IndexedSource) == (not options)
+        digests.add(fingerprint.fingerprint(source)["digest"])
+    assert len(digests) == 2  # another order
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "0", "0 1", "a b", "0 16\n16 1e999", f"{2**70} 16", "0 -5", "0 0\n" * 9, "9" * 10_000, "\0"]
+    + ["shorter", "longer", "gap", "missing"],
+)
+def test_a_wrong_index_is_named(content, tmp_path):
+    write_indexed(tmp_path, [5, 5])
+    index = tmp_path / "train-00001-of-00002.idx"
+    lines = index.read_text().splitlines()
+    others = {"shorter": lines[:-1], "longer": [*lines, lines[-1]], "gap": [*lines[:2], *lines[3:]]}
+    index.write_text("\n".join(others.get(content, [content])))
+    if content == "missing":
+        index.unlink()
+    with pytest.raises(ValueError, match=r"train-00001-of-00002.*--index_only --output="):
+        data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+    assert data.open_source(f"tfrecord:{tmp_path}", num_classes=10, index=False).num_examples == 10
+
+
+def test_a_file_that_changed_after_its_index_was_written(tmp_path):
+    """Its size is checked when it is opened, and the length of each record when it is read."""
+    write_indexed(tmp_path, [5, 5])
+    path = tmp_path / "train-00001-of-00002"
+    content = path.read_bytes()
+    path.write_bytes(content[:-9])
+    with pytest.raises(ValueError, match=r"train-00001-of-00002\.idx must be the index"):
+        data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+    start = int((tmp_path / "train-00001-of-00002.idx").read_text().split()[4])
+    path.write_bytes(content[:start] + b"\xff" + content[start + 1 :])
+    source = data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+    bad = [report for report in audit.audit(source) if report.problem]
+    assert [report.origin for report in bad] == [f"record 2 of {path}"] and "index" in bad[0].problem
+    path.unlink()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="train-00001"):
+        source.load({"index": tf.constant(9, tf.int64)})
+
+
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -238,6 +319,32 @@ def test_arrays_are_written_as_png(tmp_path):
 
 
 @pytest.mark.slow
+def test_large_images_are_resized(tmp_path):
+    """The smaller side becomes `resize`. Smaller images stay as they are."""
+    source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")  # 20 to 30 by 24 pixels
+    writer.write_tfrecords(source, str(tmp_path / "out"), "all", 2, resize=22)
+    written = {}
+    for record in tf.data.TFRecordDataset(tf.io.gfile.glob(f"{tmp_path}/out/all-0000?-of-00002")):
+        features = tf.train.Example.FromString(record.numpy()).features.feature
+        path, image = (features[key].bytes_list.value[0] for key in ("image/filename", "image/encoded"))
+        written[path.decode()] = image, features["image/class/label"].int64_list.value[0]
+    assert sorted(written) == sorted(source.paths)
+    for path, label in zip(source.paths, source.labels(), strict=True):
+        content = pathlib.Path(path).read_bytes()
+        before, (image, number) = tf.io.decode_image(content).numpy(), written[path]
+        after = tf.io.decode_image(image).numpy()
+        assert number == label and min(after.shape[:2]) == min(22, min(before.shape[:2]))
+        assert (image == content) == (min(before.shape[:2]) <= 22)
+        assert image == content or image[:2] == b"\xff\xd8"
+        np.testing.assert_allclose(after.mean((0, 1)), before.mean((0, 1)), atol=4)
+    with pytest.raises(ValueError, match="'all' of other data"):
+        writer.write_tfrecords(source, str(tmp_path / "out"), "all", 2, resize=21)
+    source.label_kind = "mask"
+    with pytest.raises(ValueError, match="resize.*masks"):
+        writer.write_tfrecords(source, str(tmp_path / "masks"), "all", 2, resize=22)
+
+
+@pytest.mark.slow
 def test_several_labels_round_trip(tmp_path):
     (tmp_path / "list.csv").write_text("path,labels\np/cat/0.jpg,red;round\np/cat/1.png,\np/dog/0.jpg,red\n")
     example_images.folder(tmp_path / "p")
@@ -262,7 +369,9 @@ def test_an_interrupted_call_resumes(tmp_path):
     with pytest.raises(Stop):
         writer.write_tfrecords(source, str(tmp_path / "part"), "test", 3, on_progress=stop)
     files = sorted(path.name for path in (tmp_path / "part").iterdir())
-    assert "test-00000-of-00003" in files and "test-00001-of-00003" not in files  # never half a file
+    assert {"test-00000-of-00003", "test-00000-of-00003.idx"} < set(
+        files
+    ) and "test-00001-of-00003" not in files  # never half a file
     before = (tmp_path / "part" / "test-00000-of-00003").stat().st_mtime_ns
     paths = writer.write_tfrecords(source, str(tmp_path / "part"), "test", 3)
     assert (tmp_path / "part" / "test-00000-of-00003").stat().st_mtime_ns == before

@@ -123,7 +123,7 @@ def test_values_are_read_from_npz(tmp_path):
     np.savez(tmp_path / "a.npz", images=images, labels=[1, 2, 3, np.nan, 5])
     with pytest.raises(ValueError, match="finite numbers.*nan.*image 3"):
         data.open_source(f"npz:{tmp_path}/a.npz", "all", values="x")
-    with pytest.raises(ValueError, match="integers, or numbers that values= names"):
+    with pytest.raises(ValueError, match="integers. For regression.*values="):
         data.open_source(f"npz:{tmp_path}/a.npz", "all")
 
 

@@ -51,7 +51,7 @@ def test_splits_are_determined_by_file_names(tmp_path):
     assert [int(tf.io.decode_png(e["image"])[0, 0, 0]) % 3 for e in source.examples()] == source.labels().tolist()
     assert stored(source) == stored(data.open_source(f"webdataset:{tmp_path}/set-train-{{00..02}}.tar"))
     halves = [stored(data.open_source(spec, split)) for split in ("train[:50%]", "train[50%:]")]
-    assert sum(halves, []) == stored(source) != sorted(stored(source))  # a slice is a fair sample
+    assert sum(halves, []) == stored(source) != sorted(stored(source))  # a slice is a random sample
     assert "set-train-0" in source.origin(0) and source.origin(0).endswith(".png")
 
 

@@ -1,4 +1,4 @@
-"""The repository's address is typed once: a program writes it elsewhere, and takes it out again."""
+"""The URL of the repository is stated once: a program writes it elsewhere, and removes it again."""
 
 import re
 import shutil
@@ -10,8 +10,8 @@ from keras_vit.version import REPOSITORY
 from tests.docs import pages
 from tools import repository
 
-FILES = [file for file, _, _ in repository.places()]
-ADDRESS = "https://code.example/owner/name"
+FILES = [file for file, _, _ in repository.entries()]
+URL = "https://code.example/owner/name"
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def test_files_contain_the_url_of_the_package(copy):
 
 def test_another_url_replaces_the_first(copy):
     before = contents(copy)
-    assert repository.write(copy, ADDRESS) == FILES
-    assert all(ADDRESS in text for text in contents(copy).values())
-    assert repository.write(copy, f"{ADDRESS}s") == FILES
-    assert all(text.count(f"{ADDRESS}s") == text.count(ADDRESS) == 1 for text in contents(copy).values())
+    assert repository.write(copy, URL) == FILES
+    assert all(URL in text for text in contents(copy).values())
+    assert repository.write(copy, f"{URL}s") == FILES
+    assert all(text.count(f"{URL}s") == text.count(URL) == 1 for text in contents(copy).values())
     repository.write(copy, REPOSITORY)
     assert contents(copy) == before
 
 
 @pytest.mark.slow
 def test_files_contain_no_other_url_of_the_project():
-    """Links to this project, under whatever owner, and the address itself."""
+    """Links to this project, under any owner, and the URL itself."""
     tracked = subprocess.run(
         ["git", "ls-files", "-z"], cwd=pages.ROOT, capture_output=True, text=True, check=True
     ).stdout

@@ -153,8 +153,8 @@ def test_multi_label_metrics_computed_by_hand():
 @pytest.mark.parametrize(
     ("scores", "labels", "options", "message"),
     [
-        (np.zeros((2, 3)), [0, 3], {}, r"labels must lie in \[0, 3\)\. Received: 3"),
-        (np.zeros((2, 3)), [0, -1], {}, r"labels must lie in \[0, 3\)\. Received: -1"),
+        (np.zeros((2, 3)), [0, 3], {}, r"labels must be in \[0, 3\)\. Received: 3"),
+        (np.zeros((2, 3)), [0, -1], {}, r"labels must be in \[0, 3\)\. Received: -1"),
         (np.zeros((2, 3)), [0], {}, "one row for each of the 2 rows"),
         (np.zeros((2, 3)), [0, 1], {"mask": [1.0]}, r"valid of shape \(1,\)"),
         (np.zeros((2, 3)), np.zeros((2, 3)), {}, "need output='sigmoid'"),
@@ -180,7 +180,7 @@ def test_wrong_options_are_refused():
 
 
 def test_calibration_bins_include_their_right_edge(monkeypatch):
-    """arXiv:1706.04599, section 2: the bins are ((m - 1) / M, m / M]. Here both confidences lie in (0.5, 0.75]."""
+    """arXiv:1706.04599, section 2: the bins are ((m - 1) / M, m / M]. Here both probabilities are in (0.5, 0.75]."""
     probabilities = np.array([[0.75, 0.25], [0.375, 0.625]])
     monkeypatch.setattr(evaluators.classification, "CALIBRATION_BINS", 4)
     metrics = evaluators.ClassificationMetrics(2, scores_are="probabilities")

@@ -129,7 +129,7 @@ def test_blockwise_nearest_neighbors_match_all_cosines(monkeypatch):
 
 
 def test_knn_rejects_impossible_arguments():
-    with pytest.raises(ValueError, match=r"No number of neighbors lies in \[1, 3\]"):
+    with pytest.raises(ValueError, match=r"No number of neighbors is in \[1, 3\]"):
         knn.Knn(neighbors=(10,)).evaluate(blobs(3), blobs(3), 4)
     with pytest.raises(ValueError, match="`temperature` must be a finite number above 0"):
         knn.Knn(temperature=0).evaluate(blobs(3), blobs(3), 4)
@@ -176,9 +176,9 @@ def test_collecting_features_drops_padding_and_checks_shapes():
 @pytest.mark.parametrize("evaluate", [kind().evaluate for kind in (fewshot.FewShot, knn.Knn, linear_probe.LinearProbe)])
 def test_labels_out_of_range_are_refused(evaluate):
     features, labels = blobs(20)
-    with pytest.raises(ValueError, match=r"labels of the test set must lie in \[0, 4\). Received: 4"):
+    with pytest.raises(ValueError, match=r"labels of the test set must be in \[0, 4\). Received: 4"):
         evaluate((features, labels), (features, np.where(labels == 3, 4, labels)), 4)
-    with pytest.raises(ValueError, match=r"labels of the training set must lie in \[0, 4\). Received: -1"):
+    with pytest.raises(ValueError, match=r"labels of the training set must be in \[0, 4\). Received: -1"):
         evaluate((features, np.where(labels == 3, -1, labels)), (features, labels), 4)
     with pytest.raises(ValueError, match="one class per example"):
         evaluate((features, np.eye(4)[labels]), (features, labels), 4)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.exporting import onnx_openvino, publication
+from keras_vit.exporting import onnx_openvino, verified_file
 from keras_vit.inference import formats, model_card, onnx, openvino
 from keras_vit.inference.opening import open_artifact
 from tests import tiny
@@ -188,7 +188,7 @@ def test_openvino_sends_no_telemetry_and_keeps_the_log_handlers(tmp_path):
 def test_models_above_the_onnx_size_limit_are_refused(monkeypatch, tmp_path):
     model = small()
     monkeypatch.setattr(type(model), "count_params", lambda self: 2**29)
-    with pytest.raises(publication.ConversionError, match=r"at most 2 GiB. Received: .* 2.00 GiB .*SavedModel"):
+    with pytest.raises(verified_file.ConversionError, match=r"at most 2 GiB. Received: .* 2.00 GiB .*SavedModel"):
         export(model, "onnx", tmp_path)
     assert not os.listdir(tmp_path)
     monkeypatch.setattr(type(model), "count_params", lambda self: 2**29 - 1)
@@ -207,20 +207,20 @@ def test_interrupted_write_leaves_no_file(tmp_path, monkeypatch):
             with open(os.path.splitext(name)[0] + extension, "wb") as file:
                 file.write(b"12345")
 
-    with pytest.raises(RuntimeError), publication.draft(path, card) as (name, describe):
+    with pytest.raises(RuntimeError), verified_file.draft(path, card) as (name, describe):
         write(name)
         describe()
         raise RuntimeError
     assert os.listdir(tmp_path / "deep") == []
-    with publication.draft(path, card) as (name, describe):
+    with verified_file.draft(path, card) as (name, describe):
         write(name)
         describe()
         assert os.listdir(tmp_path / "deep") == [os.path.basename(os.path.dirname(name))]
     assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.xml", "a.xml.json"]
     assert '"bytes": 10' in (tmp_path / "deep" / "a.xml.json").read_text()
     published = []
-    monkeypatch.setattr(publication.file_io, "publish_file", lambda _, path: published.append(os.path.split(path)))
-    with publication.draft(path, card) as (name, describe):
+    monkeypatch.setattr(verified_file.file_io, "move_file", lambda _, path: published.append(os.path.split(path)))
+    with verified_file.draft(path, card) as (name, describe):
         write(name)
         describe()
     # The card is last. Readers reject new files with the old card.

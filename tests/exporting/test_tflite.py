@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.exporting import publication, quantization, tflite, verify
+from keras_vit.exporting import quantization, tflite, verified_file, verify
 from keras_vit.inference import formats
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLitePredictor, make_interpreter
@@ -165,7 +165,7 @@ class Erf(keras.layers.Layer):
 def test_unsupported_operators_are_refused(precision):
     inputs = keras.Input((4, 4, 3))
     network = keras.Model(inputs, Erf()(inputs))
-    with pytest.raises(publication.ConversionError, match="cannot be converted to TFLite .*Erf"):
+    with pytest.raises(verified_file.ConversionError, match="cannot be converted to TFLite .*Erf"):
         card = dataclasses.replace(tiny.card(), image_shape=(4, 4, 3), precision=precision)
         tflite.convert(network, card, calibration_images=np.zeros((2, 4, 4, 3), np.float32))
 
@@ -243,7 +243,7 @@ def test_files_that_the_interpreter_rejects_are_not_written(tmp_path, monkeypatc
         raise RuntimeError("Node number 3 (PADV2) failed to prepare")
 
     monkeypatch.setattr(TFLitePredictor, "predict", refuse)
-    with pytest.raises(publication.ConversionError, match="The float32 file cannot be run.*PADV2"):
+    with pytest.raises(verified_file.ConversionError, match="The float32 file cannot be run.*PADV2"):
         export(small(), tmp_path / "model.tflite")
     assert os.listdir(tmp_path) == []
 

@@ -5,8 +5,11 @@ import os
 import pathlib
 import pickle
 import re
+import shutil
 import signal
+import subprocess
 import sys
+import tarfile
 
 import numpy as np
 import pytest
@@ -75,6 +78,8 @@ def test_ray_predictor_returns_the_columns_of_a_batch(features, model, photos):
     if features:
         np.testing.assert_allclose(found["features"][3:], predict.predictor.features(contents[3:]), rtol=1e-4)
         assert np.isnan(found["features"][2]).all()
+        unreadable = predict({"bytes": contents[2:3] * 2})["features"]
+        assert unreadable.shape == (2, found["features"].shape[1]) and np.isnan(unreadable).all()
     else:
         assert found["label"][0] == str(predict.predictor.predict(contents[0]).argmax())
     with pytest.raises(ValueError, match="image, bytes.*Received: text"):
@@ -96,6 +101,37 @@ def test_shards_are_disjoint_and_complete():
     flags.FLAGS["shard"].unparse()
 
 
+def test_the_slurm_script_of_the_page(tmp_path, monkeypatch):
+    """The tasks have the shards of all images. A task at its time limit is queued again, and a finished one is not."""
+    (script,) = re.findall(r"```shell\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    first, last = map(int, re.search(r"--array=(\d+)-(\d+)", script).groups())
+    shards = re.search(r'--shard="\$shard/(\d+)"', script)[1]
+    assert first == 0 and last == int(shards) - 1 and len(script.splitlines()) <= 13
+    features = "#!/bin/bash\nfor text; do case $text in --output=*) output=${text#*=} ;; esac; done\n"
+    for name, text in {
+        "srun": '#!/bin/bash\n"$@"\n',
+        "scontrol": '#!/bin/bash\necho "$@" >> calls\n',
+        "keras-vit": f'{features}echo "$@" >> calls; [ $STOP ] && kill $$; touch "$output"\n',
+    }.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "features").mkdir()
+    script = script.replace("/shared/venv/bin", str(tmp_path)).replace("/shared/features", str(tmp_path / "features"))
+    (tmp_path / "embed.sbatch").write_text(script)
+    codes = []
+    for stop in ("1", "", ""):
+        own = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_JOB_ID": "4711", "STOP": stop}
+        codes.append(subprocess.run(["bash", "embed.sbatch"], env={**os.environ, **own}, cwd=tmp_path).returncode)
+    assert codes == [143, 0, 0]
+    first, requeued, second = (tmp_path / "calls").read_text().splitlines()
+    assert first == second and requeued == "requeue 4711" and f"--shard=7/{shards} " in first
+    shellcheck = shutil.which("shellcheck", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
+    assert (
+        not shellcheck
+        or not subprocess.run([shellcheck, "--severity=warning", "embed.sbatch"], cwd=tmp_path).returncode
+    )
+
+
 @pytest.mark.slow
 def test_tables_of_all_shards_add_up_to_the_whole_table(model, photos):
     for shard in (None, "0/2", "1/2"):
@@ -107,21 +143,29 @@ def test_tables_of_all_shards_add_up_to_the_whole_table(model, photos):
     assert paths[0].isdisjoint(paths[1]) and len(paths[0] | paths[1]) == 6 and all(paths)
 
 
-def test_shards_of_parquet_and_damaged_tar_files_are_read(model, photos, tmp_path):
+def test_images_before_the_damage_of_parts_have_rows(model, photos, tmp_path):
+    """The images up to the damage come out, and a row has the error."""
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     from keras_vit.inference import ray_engine
 
     columns = {"path": pyarrow.array([7, None]), "image": [(photos / "0.jpg").read_bytes(), None]}
-    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
-    (tmp_path / "a.tar").write_bytes(b"no tar file")
-    (tmp_path / "out").mkdir()
+    parquet.write_table(pyarrow.table(columns), "a.parquet")
+    pathlib.Path("b.parquet").write_bytes(pathlib.Path("a.parquet").read_bytes()[:-20])
+    pathlib.Path("c.tar").write_bytes(b"no tar file")
+    with tarfile.open("d.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in "013":
+            tar.add(f"photos/{name}.jpg", f"{name}.jpg")
+    content = pathlib.Path("d.tar").read_bytes()
+    pathlib.Path("d.tar").write_bytes(content[: content.index((photos / "3.jpg").read_bytes()) + 10])
+    os.mkdir("out")
     writer = ray_engine.PartitionWriter(str(tmp_path / "out"), str(model), preprocess="value_range(-1, 1)")
-    assert writer.write("part-000000.parquet", [str(tmp_path / "a.parquet")]) == (2, 1)
-    assert [row["path"] for row in rows(tmp_path / "out")] == [f"{tmp_path}/a.parquet/1", "7"]
-    with pytest.raises(ValueError, match=r"a\.tar must be a complete tar file"):
-        writer.write("part-000001.parquet", [str(tmp_path / "a.tar")])
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-000000.parquet"]
+    counts = [writer.write(f"{name[0]}.parquet", [str(tmp_path / name)]) for name in os.listdir() if "." in name]
+    assert sorted(counts) == [(1, 1), (1, 1), (2, 1), (3, 1)]
+    found = {row["path"].removeprefix(f"{tmp_path}/"): row["error"] or "" for row in rows(tmp_path / "out")}
+    assert sorted(found) == ["7", "a.parquet/1", "b.parquet", "c.tar", "d.tar", "d.tar/0.jpg", "d.tar/1.jpg"]
+    assert sorted(name for name, error in found.items() if not error) == ["7", "d.tar/0.jpg", "d.tar/1.jpg"]
+    assert "complete tar file" in found["c.tar"] and "complete tar file" in found["d.tar"]
 
 
 def test_names_that_are_not_utf_8_are_refused(photos):
@@ -202,8 +246,6 @@ def test_ray_survives_a_killed_worker_and_a_restart(cluster, model, photos, monk
 
 @pytest.mark.engines
 def test_programs_on_ray_read_tar_and_parquet_files_manifests_and_urls(cluster, model, photos, monkeypatch):
-    import tarfile
-
     import pyarrow.parquet
 
     monkeypatch.setattr(file_io, "is_remote", lambda path: "://" in path)  # also file://
@@ -211,16 +253,20 @@ def test_programs_on_ray_read_tar_and_parquet_files_manifests_and_urls(cluster, 
     with tarfile.open("a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
         tar.add("photos/0.jpg", "0.jpg")
         tar.add("photos/2.jpg", "2.jpg")
+    content = pathlib.Path("a.tar").read_bytes()
+    pathlib.Path("cut.tar").write_bytes(content[: content.index(b"no image")])
     image = [{"bytes": (photos / "1.jpg").read_bytes(), "path": "one.jpg"}]
     pyarrow.parquet.write_table(pyarrow.table({"image": image}), "b.parquet")
     pathlib.Path("list.txt").write_text("photos/3.jpg\nphotos/missing.jpg\n")
     flags_ = [f"--model={model}", "--preprocess=value_range(-1, 1)", "--engine=ray", "--top_k=1", "--output=table"]
-    given = ["a.tar", "b.parquet", "list.txt", f"file://{photos}/4.jpg"]
+    given = ["cut.tar", "a.tar", "b.parquet", "list.txt", f"file://{photos}/4.jpg"]
     assert call("train.predict", *flags_, *given) == 1
     found = {row["path"]: row for row in rows("table")}
     here = f"{photos.parent}/"
     names = [f"{here}a.tar/0.jpg", f"{here}a.tar/2.jpg", "one.jpg", f"{here}photos/3.jpg", f"{here}photos/missing.jpg"]
-    assert sorted(found) == sorted([*names, f"file://{photos}/4.jpg"])
+    cut = [f"{here}cut.tar", f"{here}cut.tar/0.jpg"]
+    assert sorted(found) == sorted([*names, f"file://{photos}/4.jpg", *cut])
+    assert [bool(found[name]["error"]) for name in cut] == [True, False]
     assert "not a readable image" in found[names[1]]["error"] and "No such file" in found[names[4]]["error"]
     expected = keras_vit.open_predictor(model, preprocess="value_range(-1, 1)").predict("photos/3.jpg")
     assert found[names[3]]["label"] == str(expected.argmax())

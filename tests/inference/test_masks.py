@@ -26,19 +26,19 @@ def test_resizing_matches_tensorflow(size):
 def test_mask_of_resized_logits_computed_by_hand():
     """Halfway between the centers of two patches their logits are equal, and the classes change."""
     raw = np.array([[[[3.0, 1.0], [1.0, 3.0]]]], np.float32)  # [1, 1, 2, 2]
-    answer = keras.ops.convert_to_numpy(outputs.Masks().answers(raw, size=(2, 6)))
-    assert answer.dtype == np.uint8
-    np.testing.assert_array_equal(answer, [[[0, 0, 0, 1, 1, 1]] * 2])
+    prediction = keras.ops.convert_to_numpy(outputs.Masks().predictions(raw, size=(2, 6)))
+    assert prediction.dtype == np.uint8
+    np.testing.assert_array_equal(prediction, [[[0, 0, 0, 1, 1, 1]] * 2])
 
 
 def test_masks_are_the_argmax_of_the_resized_logits():
     raw = np.random.default_rng(0).normal(size=(2, 3, 4, 300)).astype(np.float32)
     expected = np.argmax(tf.image.resize(raw, (9, 8), "bilinear"), axis=-1)
-    answer = keras.ops.convert_to_numpy(outputs.Masks().answers(raw, size=(9, 8)))
-    assert answer.dtype == np.int32 and answer.max() > 255
+    prediction = keras.ops.convert_to_numpy(outputs.Masks().predictions(raw, size=(9, 8)))
+    assert prediction.dtype == np.int32 and prediction.max() > 255
     for classes, dtype in ((255, "uint8"), (256, "int32")):  # 255 marks ignored pixels, or is a class
-        assert keras.ops.dtype(outputs.Masks().answers(raw[..., :classes], size=(9, 8))) == dtype
-    np.testing.assert_array_equal(answer, expected)
+        assert keras.ops.dtype(outputs.Masks().predictions(raw[..., :classes], size=(9, 8))) == dtype
+    np.testing.assert_array_equal(prediction, expected)
 
 
 @pytest.mark.parametrize("values", [MASK, MASK + 253, MASK.astype(np.int32) + 300])
@@ -132,12 +132,12 @@ def test_masks_have_the_size_of_the_image(tmp_path):
     model.save(tmp_path / "model.keras")
     predictor = open_predictor(tmp_path / "model.keras", preprocess=tiny.PREPROCESS)
     content = tiny.encode(tiny.arrays(1, 20, 24)[0], "PNG")
-    answers = predictor.predict(predictor.preprocess([content]))
-    assert answers.shape == (1, 16, 16)
-    (mask,) = predictor.card.at_image_sizes(answers, [content])
-    np.testing.assert_array_equal(mask, masks.resized(answers[0], (20, 24)))
+    predictions = predictor.predict(predictor.preprocess([content]))
+    assert predictions.shape == (1, 16, 16)
+    (mask,) = predictor.card.at_image_sizes(predictions, [content])
+    np.testing.assert_array_equal(mask, masks.resized(predictions[0], (20, 24)))
     cut = open_predictor(tmp_path / "model.keras", preprocess="resize_small(20)|central_crop(16)|value_range(-1, 1)")
     with pytest.raises(ValueError, match=r"preprocess=.*central_crop\(16\)"):
-        cut.card.at_image_sizes(answers, [content])
+        cut.card.at_image_sizes(predictions, [content])
     with pytest.raises(ValueError, match=r"with pad\(2\)"):
         masks.check_preprocess("decode|resize(12)|pad(2)|value_range(-1, 1)")

@@ -122,7 +122,7 @@ def test_function_predictor_returns_values_in_their_unit():
     predictor = inference.FunctionPredictor(card, lambda images: (images, np.float32([[0.0, 1.0]])))
     np.testing.assert_allclose(predictor.predict(np.zeros((1, 2))), [[40.0, 1.8]], rtol=1e-6)
     with pytest.raises(ValueError, match="Values need names"):
-        outputs.Numbers().answers(np.zeros((1, 2)))
+        outputs.Numbers().predictions(np.zeros((1, 2)))
 
 
 def test_values_are_printed_with_five_significant_digits():

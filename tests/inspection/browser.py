@@ -96,7 +96,7 @@ class Browser:
         ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0))
         chunk = os.read(self._read, 1 << 20) if ready else b""
         if not chunk:
-            raise RuntimeError("The browser ended, or does not answer.")
+            raise RuntimeError("The browser ended, or does not respond.")
         *messages, self._buffer = (self._buffer + chunk).split(b"\0")
         for message in map(json.loads, messages):
             if "id" in message:

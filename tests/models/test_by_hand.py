@@ -64,7 +64,7 @@ def test_grid_follows_from_image_and_patch_size(arguments, grid):
 @pytest.mark.parametrize(("ratio", "hidden"), [(0.75, 12), (0.7, 12), (0.5, 8), (0.01, 1)])
 def test_number_of_masked_patches_matches_the_reference(ratio, hidden):
     """MAE keeps int(L * (1 - ratio)) of its L = 16 patches."""
-    assert models.MAEConfig(**MASKED, mask_ratio=ratio).num_hidden == hidden
+    assert models.MAEConfig(**MASKED, mask_ratio=ratio).num_masked == hidden
 
 
 def test_decoder_configuration_follows_from_its_arguments():

@@ -30,7 +30,7 @@ RELATIVE = 1e-5
 
 ATTENTION, MLP = r"\1/MultiHeadDotProductAttention_0", r"\1/MlpBlock_0"
 BLOCK = r"^(encoderblock_\d+|MAPHead_0)\."
-NAMES = [  # pattern in transformers' names, in turn
+NAMES = [  # patterns in transformers' names, alternating with ours
     (r"^(?:vision_model|dinov2)\.", ""),
     (r"^(?:encoder\.)?layers?\.(\d+)\.", r"encoderblock_\1."),
     (r"^embeddings\.patch_embeddings?(?:\.projection)?\.", "embedding/"),

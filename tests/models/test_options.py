@@ -84,7 +84,7 @@ def test_at_least_one_patch_is_masked_and_one_is_visible(ratio, hidden):
             with pytest.raises(ValueError, match=f"at least one of the 4 patches, but not all.*mask_ratio={ratio}"):
                 config_class(**sizes, mask_ratio=ratio)
         else:
-            assert config_class(**sizes, mask_ratio=ratio).num_hidden == hidden
+            assert config_class(**sizes, mask_ratio=ratio).num_masked == hidden
     assert MAEConfig(patch_size=4, image_size=28).num_visible == 12  # of 49, a quarter is 12.25
 
 

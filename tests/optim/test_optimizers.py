@@ -91,7 +91,8 @@ def test_muon_matches_keras():
     for got, gradient, rate in zip(run(Muon(0.95, nesterov=True))[0], GRADIENTS, RATES, strict=True):
         theirs.learning_rate = rate
         theirs.apply([keras.ops.array(gradient)], [variable])
-        # Differences of rounding grow by the steepness of the iteration, which is 3.4 at zero, in each of five steps.
+        # Differences of rounding grow by the steepness of the Newton-Schulz iteration, which is 3.4 at zero, in each of
+        # five steps.
         np.testing.assert_allclose(got, variable, rtol=1e-4, atol=1e-5)
 
 
@@ -100,7 +101,7 @@ def test_orthogonalized_matrix_keeps_its_singular_vectors(shape):
     matrix = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
     inside = left.T @ np.asarray(orthogonalize(matrix)) @ right.T
-    large = values > values.sum() * 1e-2  # the iteration leaves the very small ones behind
+    large = values > values.sum() * 1e-2  # the Newton-Schulz iteration leaves very small values small
     assert np.all((np.diag(inside)[large] > 0.6) & (np.diag(inside)[large] < 1.3))
     np.testing.assert_allclose(inside, np.diag(np.diag(inside)), atol=1e-4)
 
@@ -190,7 +191,7 @@ def test_optimizers_are_created_by_name():
 
 @pytest.mark.parametrize("shape", [(5, 7), (7, 5), (1, 9), (9, 1), (3, 3)])
 def test_muon_step_of_a_rank_one_matrix_computed_by_hand(shape):
-    """The iteration is a polynomial of the one singular value. The factor is that of arXiv:2502.16982, equation 4."""
+    """The Newton-Schulz iteration is a polynomial of the singular value, with the factor of arXiv:2502.16982, eq. 4."""
     rng = np.random.default_rng(5)
     left, right = (vector / np.linalg.norm(vector) for vector in (rng.normal(size=side) for side in shape))
     value = 1.0
@@ -198,7 +199,7 @@ def test_muon_step_of_a_rank_one_matrix_computed_by_hand(shape):
         value = 3.4445 * value - 4.7750 * value**3 + 2.0315 * value**5
     gradient = 3.0 * np.outer(left, right)
     direction, _ = Muon().direction(gradient.astype("float32"), [np.zeros(shape, "float32")], 0)
-    # Rounding grows by the steepness of the iteration, which is 3.4 at zero, in each of five steps.
+    # Rounding grows by the steepness of the Newton-Schulz iteration, which is 3.4 at zero, in each of five steps.
     np.testing.assert_allclose(direction, 0.2 * max(shape) ** 0.5 * value * np.outer(left, right), atol=2e-4)
 
 

@@ -101,7 +101,7 @@ def test_findings_are_listed_in_order():
         **{"same_image_other_label": [["train: h", "test: i"]], "sheet": [["1", "2"], ["3"]]},
     }
     assert load("train.check_data").as_text(results).splitlines()[3:] == [
-        "train: age of 1,200 images, mean 40.1235, deviation 8, minimum 1, maximum 99",
+        "train: age of 1,200 images, mean 40.1235, standard deviation 8, minimum 1, maximum 99",
         "train: minimum 1 x 4, median 2 x 5, maximum 3 x 9 pixels, each side on its own",
         *("about the folder: 2", "  b/ is empty.", "  c"),
         *("unreadable: 1", "  d.png: cut off"),

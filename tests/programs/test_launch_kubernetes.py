@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from keras_vit.runs import restarts
 from keras_vit.training import distribute
 from tests.programs.test_launch import NEEDS_A_PERSON, ODD, job, rendered
 from train.launching import files, tpus
@@ -90,6 +91,8 @@ def test_pods_of_a_job_find_each_other(monkeypatch):
     names = [variable["name"] for variable in container["env"]]
     text = container["env"][names.index("TF_CONFIG")]["value"]
     assert names.index("INDEX") < names.index("TF_CONFIG")  # Kubernetes replaces the preceding text
+    assert max(names.index("INDEX"), names.index("JOB")) < names.index(restarts.VARIABLE)
+    assert container["env"][names.index(restarts.VARIABLE)]["value"] == "$(JOB)-$(INDEX)"
     for index in range(3):
         monkeypatch.setenv("TF_CONFIG", text.replace("$(INDEX)", str(index)))
         distribute.check_tf_config()

@@ -108,7 +108,7 @@ def test_run_without_progress_ends_even_if_a_worker_died(supervise):
 def test_a_worker_that_hangs_is_named_and_killed(supervise, caplog):
     script = {0: worker(75, "error: another worker cannot be reached"), 1: worker(None, deaf=True)}
     assert supervise(script, {})[::2] == (0, 2)
-    assert "Worker 1 does not end like the others" in caplog.text and "worker 1 hung" in caplog.text
+    assert "Worker 1 is still running" in caplog.text and "worker 1 hung" in caplog.text
 
 
 @pytest.mark.parametrize(("code", "patience"), [(75, "SAVING"), (70, "PATIENCE")])
@@ -119,7 +119,7 @@ def test_workers_that_may_save_have_their_own_time(supervise, code, patience, mo
             monkeypatch.setattr(local, name, seconds if name == patience else 60 - seconds)
         caplog.clear()
         supervise({0: worker(code), 1: worker(75, looks=5)}, {})
-        assert ("Worker 1 does not end like the others" in caplog.text) == (not seconds)
+        assert ("Worker 1 is still running" in caplog.text) == (not seconds)
 
 
 def test_restarts_are_limited(supervise, caplog):

@@ -37,6 +37,15 @@ def test_similar_images_are_listed(name, run, images, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[:2] == [f"{images[2]}:", f"  1.0000  {images[2]}"]
 
 
+def test_an_image_that_was_moved_or_damaged_is_gray_on_the_page(images, tmp_path, caplog):
+    card = load("train.similar").card
+    assert card(str(images[0]), "query").note == "query"
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
+    for name in ("moved.jpg", "bad.jpg"):
+        found = card(str(tmp_path / name), "cosine 0.9000")
+        assert (found.pixels == 128).all() and found.note == "cosine 0.9000; not readable" and name in caplog.text
+
+
 @pytest.mark.slow
 def test_a_photograph_that_cannot_be_read_is_named(run, tmp_path):
     np.savez(tmp_path / "a.npz", names=np.array(["a"]), features=np.zeros((1, 16), np.float32))

@@ -8,14 +8,15 @@ from keras_vit.util import file_io, storage
 from tests.object_store import store  # noqa: F401  a fixture
 
 
-def starts(workdir, monkeypatch, *events):
+def starts(workdir, monkeypatch, *events, name=None):
     """Start a run once per event, and return the number of starts before one is refused.
 
     An event is the step of a checkpoint that the start writes, True if it begins to train, or False if it does not.
+    The supervisor numbers the starts, or gives a name to all of them.
     """
     newest = 0
     for number, event in enumerate(events):
-        monkeypatch.setenv(restarts.VARIABLE, str(number))
+        monkeypatch.setenv(restarts.VARIABLE, name or str(number))
         try:
             restarts.check(str(workdir))
         except NoProgress as error:
@@ -54,5 +55,20 @@ def test_another_supervisor_resets_the_count_of_restarts(tmp_path, monkeypatch):
     restarts.check(str(tmp_path))  # without a supervisor
 
 
-def test_restarts_of_a_run_in_a_bucket_are_limited(store, monkeypatch):  # noqa: F811
-    assert starts("s3://bucket/runs/a", monkeypatch, 10, *[True] * 9) == 5
+@pytest.mark.parametrize(
+    ("events", "allowed"),
+    [([True] * 9, 4), ([False] * 9, 4), ([10, *[False] * 9], 5), ([10, True, True, True, 20, *[True] * 9], 9)],
+)
+def test_each_pod_of_a_job_counts_its_starts(events, allowed, tmp_path, monkeypatch):
+    """Three restarts after the first start from a checkpoint."""
+    assert starts(tmp_path, monkeypatch, *events, name="job1-0") == allowed
+
+
+def test_pods_and_jobs_count_separately(tmp_path, monkeypatch):
+    for name in ("job1-0", "job1-1", "job2-0"):
+        assert starts(tmp_path, monkeypatch, *[False] * 9, name=name) == 4
+
+
+@pytest.mark.parametrize("name", [None, "5f1c-0"])
+def test_restarts_of_a_run_in_a_bucket_are_limited(name, store, monkeypatch):  # noqa: F811
+    assert starts("s3://bucket/runs/a", monkeypatch, 10, *[True] * 9, name=name) == 5

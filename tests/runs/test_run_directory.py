@@ -361,7 +361,7 @@ def test_chief_writes_the_record_of_a_run(is_chief, monkeypatch):
     run.data = types.SimpleNamespace(describe=lambda: DATA, backend=backend)
     monkeypatch.setattr(run_directory, "write_config", lambda *content: done.append(content))
     monkeypatch.setattr(data_record, "write", lambda *content: done.append(content))
-    monkeypatch.setattr(storage, "publish", done.append)
+    monkeypatch.setattr(storage, "upload", done.append)
     run.record()
     expected = [("runs/a", recipe(), DATA, 5, recipe(), ONE), ("runs/a", {"source": "a"}), "runs/a"]
     assert done == (expected if is_chief else [])

@@ -192,7 +192,7 @@ def test_waiting_for_an_absent_server_is_logged_immediately(monkeypatch, caplog)
 
 @pytest.mark.parametrize("url", ["localhost", "localhost:8500", "ftp://x", "http://", "http://a@b", "file:///etc/x"])
 def test_wrong_urls_are_refused(url):
-    with pytest.raises(ValueError, match="REST address.*http://localhost:8501"):
+    with pytest.raises(ValueError, match="REST API.*http://localhost:8501"):
         tf_serving.Client(url, "pets")
 
 

@@ -237,7 +237,7 @@ def test_default_limits_match_the_documentation():
 @pytest.mark.parametrize(
     ("host", "family"), [("::1", socket.AF_INET6), ("127.0.0.1", socket.AF_INET), ("localhost", socket.AF_INET)]
 )
-def test_address_family_follows_from_the_host(host, family, monkeypatch):
+def test_network_address_family_follows_from_the_host(host, family, monkeypatch):
     opened = []
     monkeypatch.setattr(socket, "create_server", lambda *places, **options: opened.append((places, options)) or 1 / 0)
     with pytest.raises(ZeroDivisionError):

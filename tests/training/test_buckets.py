@@ -13,7 +13,7 @@ import pytest
 
 from keras_vit import data, inference, recipe, runs
 from keras_vit.training import run_summary, train
-from keras_vit.util import locks, storage
+from keras_vit.util import bucket_parts, locks, storage
 from tests import on_jax
 from tests.object_store import Killed, ObjectStore, store  # noqa: F401  a fixture
 from tests.programs import run as run_program
@@ -60,7 +60,7 @@ def test_killed_run_in_a_bucket_is_resumed_on_another_machine(store, tmp_path, m
         np.testing.assert_array_equal(one, other)
     assert runs.load_run(RUN, 4).step == 4
     reads, fetch = [], storage._Copy.fetch
-    monkeypatch.setattr(storage._Copy, "fetch", lambda copy, needs: reads.append(copy.address) or fetch(copy, needs))
+    monkeypatch.setattr(storage._Copy, "fetch", lambda copy, needs: reads.append(copy.url) or fetch(copy, needs))
     assert inference.open_predictor(RUN).card.model_sha256 == found.sha256
     (tmp_path / "a.png").write_text("not read")
     code, output = run_program("train.predict", f"--model={RUN}", tmp_path / "a.png", f"--output={tmp_path / 'masks'}")
@@ -78,9 +78,39 @@ def test_data_in_a_bucket_are_read(store):  # noqa: F811
     for _ in range(2):  # complete files are kept
         arguments = ("folder:s3://bucket/images", "--splits=test", "--output=s3://bucket/records", "--shards=2")
         assert run_program("train.make_tfrecords", *arguments)[0] == 0
-    assert sum(line.startswith("put bucket/records/test-0") for line in store.log) == 2
-    for spec in ("tfrecord:s3://bucket/records", "tfrecord:s3://bucket/records/test-*"):
+    for spec in ("tfrecord:s3://bucket/records#index=False", "tfrecord:s3://bucket/records/test-*#index=False"):
         assert len(list(data.open_source(spec, "test").examples())) == 20
+
+
+@pytest.mark.slow
+def test_records_are_read_by_their_positions(store, monkeypatch):  # noqa: F811
+    """With indices, no file is copied: a worker reads its own records."""
+    fs = pytest.importorskip("pyarrow.fs", reason="pip install '.[parquet]'")
+    monkeypatch.setattr(
+        bucket_parts, "_bucket", lambda address: fs.SubTreeFileSystem(str(store.root), fs.LocalFileSystem())
+    )
+    reads, read = [], bucket_parts.read
+    monkeypatch.setattr(bucket_parts, "read", lambda parts: reads.append(parts) or read(parts))
+    arguments = ("digits", "--splits=test", "--output=s3://bucket/records", "--shards=2")
+    assert run_program("train.make_tfrecords", *arguments)[0] == 0
+    records = [f"bucket/records/test-0000{number}-of-00002" for number in range(2)]
+    for machine in ("second", "third"):
+        store.machine(machine)
+        store.log.clear()
+        for spec in ("tfrecord:s3://bucket/records", "tfrecord:s3://bucket/records/test-*"):
+            assert len(list(data.open_source(spec, "test").examples())) == 360
+            source = data.open_source(spec, "test[200:201]")
+            reads.clear()
+            next(source.examples())
+            (((address, start, stop),),) = reads
+            index = (store.root / f"{records[1]}.idx").read_text().splitlines()
+            assert address == f"s3://{records[1]}" and [start, stop - start] == list(map(int, index[20].split()))
+        assert not any(f"get {record}" in store.log for record in records)
+        for record in records:  # the third machine reads indices that are written for existing files
+            (store.root / f"{record}.idx").unlink()
+        assert len(list(data.open_source(spec, "test").examples())) == 360
+        store.machine("fourth")
+        assert run_program("train.make_tfrecords", "--index_only", "--output=s3://bucket/records")[0] == 0
 
 
 def run_on_store():

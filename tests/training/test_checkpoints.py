@@ -264,7 +264,7 @@ def test_the_best_checkpoint_is_newer_than_the_others(tmp_path):
 
 def test_checkpoint_that_cannot_be_uploaded_is_kept(tmp_path, monkeypatch):
     store = saved(tmp_path, [10])
-    monkeypatch.setattr(checkpoints.storage, "publish", lambda _: (_ for _ in ()).throw(OSError("403 Forbidden")))
+    monkeypatch.setattr(checkpoints.storage, "upload", lambda _: (_ for _ in ()).throw(OSError("403 Forbidden")))
     with pytest.raises(OSError, match="403 Forbidden"):
         store.save(arrays(20).items())
     assert restored(tmp_path) == 20

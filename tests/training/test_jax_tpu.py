@@ -33,7 +33,7 @@ recipe = recipes.Recipe(
     data=recipes.Data(batch_size=4096),
 )
 batch = {"image": tf.TensorSpec([None, 224, 224, 3], tf.uint8), "label": tf.TensorSpec([None], tf.int32)}
-step, arguments = program(recipe, 1000, batch, Devices(chips, fsdp=sys.argv[1] == "fsdp"))
+step, arguments = program(recipe, 1000, batch, Devices(chips, fsdp=len(chips) if sys.argv[1] == "fsdp" else 1))
 compiled = step.lower(*arguments).compile()
 exchanges = re.findall(r" = (.+?) (all-reduce|all-gather|reduce-scatter)(?:-start)?\\(", compiled.as_text())
 state = sum(np.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments[:2]))

@@ -132,10 +132,10 @@ def test_a_draft_is_removed_and_the_published_version_stays(tmp_path):
         for name in ("a.txt", "unpublished"):
             pathlib.Path(draft, name).write_text("new")
         pathlib.Path(draft, "tree").mkdir()
-        file_io.publish_file(os.path.join(draft, "a.txt"), tmp_path / "deep" / "a.txt")
-        file_io.publish_directory(os.path.join(draft, "tree"), tmp_path / "deep" / "tree")
+        file_io.move_file(os.path.join(draft, "a.txt"), tmp_path / "deep" / "a.txt")
+        file_io.move_directory(os.path.join(draft, "tree"), tmp_path / "deep" / "tree")
         with pytest.raises(FileExistsError, match="used"):
-            file_io.publish_directory(draft, tmp_path / "used")
+            file_io.move_directory(draft, tmp_path / "used")
         raise OSError("disk full")
     assert sorted(os.listdir(tmp_path / "deep")) == ["a.txt", "tree"]
     assert (tmp_path / "used" / "file").read_text() == "theirs"

@@ -58,7 +58,7 @@ def test_changed_files_are_uploaded_and_read_on_another_machine(store):  # noqa:
     """Only changed files are uploaded and downloaded, without hidden files; removed files are also removed remotely."""
     with storage.written(RUN) as folder:
         write(folder, a_txt="a", deep__b_txt="b", _lock="here")
-        storage.publish(folder + "/deep")
+        storage.upload(folder + "/deep")
         store.log.clear()
         write(folder, a_txt="other")
         os.unlink(f"{folder}/deep/b.txt")
@@ -100,7 +100,7 @@ def test_kill_during_any_upload_leaves_a_complete_checkpoint(uploads, store):  #
         for step in (2, 3):
             save(folder, step)
             write(folder, log_txt=f"{step}")
-            storage.publish(folder)
+            storage.upload(folder)
     store.restart()
     store.machine("second")
     os.unlink(ObjectStore.root / "bucket" / "run.lock-owner")
@@ -150,7 +150,7 @@ def test_changes_of_two_machines_are_both_kept(is_other, store, monkeypatch, cap
     monkeypatch.setattr(locks, "SILENCE", 0)
     with pytest.raises(Killed), storage.written(RUN) as folder:
         write(folder, a_txt="first", b_txt="first", both__c_txt="first")
-        storage.publish(folder)
+        storage.upload(folder)
         write(folder, a_txt="first, again", both__d_txt="new")
         store.is_dead = True
     store.restart()
@@ -203,7 +203,7 @@ def test_killed_writers_lose_no_row(seed, store, tmp_path, monkeypatch):  # noqa
                 text, row = table.read_text() if table.exists() else "", str(len(rows))
                 file_io.write_text(path, f"{text}{row} ")
                 rows.add(row)
-                storage.publish(path)
+                storage.upload(path)
         store.restart()
         assert moved() == before or last != machine
         last = machine if has_begun else None
@@ -218,8 +218,8 @@ def test_a_growing_output_is_uploaded_at_most_once_a_minute(store):  # noqa: F81
         for number, (is_due, is_full) in enumerate([(True, False), (False, False), (True, True), (True, False)]):
             write(folder, a_txt=f"{number}")
             store.is_full = is_full
-            storage._published[folder].due *= not is_due
-            storage.publish(folder, growing=True)
+            storage._open_copies[folder].due *= not is_due
+            storage.upload(folder, growing=True)
             found.append(objects()["bucket/run/a.txt"])
     assert found == ["0", "0", "0", "3"]
 
@@ -257,9 +257,9 @@ def test_folders_with_similar_names_are_uploaded_separately(store):  # noqa: F81
     with storage.written(RUN) as folder, storage.written(f"{RUN}2") as other:
         write(folder, a_txt="a")
         store.log.clear()
-        storage.publish(other)
+        storage.upload(other)
         assert not store.log
-        storage.publish(f"{folder}/a.txt")
+        storage.upload(f"{folder}/a.txt")
         assert store.log == ["put bucket/run/a.txt"]
 
 
@@ -267,7 +267,7 @@ def test_folders_with_similar_names_are_uploaded_separately(store):  # noqa: F81
     ("path", "expected"), [("s3://a/b", True), ("gs://a/b", True), ("gs://vit_models/a", False), ("hf:a/b", False)]
 )
 def test_bucket_urls_are_recognized(path, expected):
-    assert storage.is_address(path) == expected
+    assert storage.is_bucket_url(path) == expected
 
 
 def test_file_is_downloaded_with_its_card_and_configuration(store):  # noqa: F811
@@ -333,7 +333,7 @@ def test_other_workers_wait_for_the_writing_worker(store, monkeypatch):  # noqa:
     monkeypatch.setattr(bucket_lease, "_PATIENCE", 0.2)
     owner, found = store.root / "bucket" / "run.lock-owner", []
     owner.write_text(json.dumps({"process": 1, "host": "elsewhere", "key": "of a killed process"}))
-    with pytest.raises(OSError, match="no worker took the address over"), storage.written(RUN, writes=False):
+    with pytest.raises(OSError, match="no worker took over the URL"), storage.written(RUN, writes=False):
         pass
     monkeypatch.setattr(bucket_lease, "_PATIENCE", 10)
 
@@ -351,7 +351,7 @@ def test_other_workers_wait_for_the_writing_worker(store, monkeypatch):  # noqa:
 
 
 def test_process_that_lost_its_lease_uploads_nothing(store, monkeypatch):  # noqa: F811
-    with pytest.raises(OSError, match=f"{RUN}.*took the address"), storage.written(RUN) as folder:
+    with pytest.raises(OSError, match=f"{RUN}.*took over the URL"), storage.written(RUN) as folder:
         write(folder, a_txt="a")
         (store.root / "bucket" / "run.lock-owner").write_text('{"key": "other"}')
     assert objects() == {"bucket/run.lock-owner": '{"key": "other"}'}
@@ -365,7 +365,7 @@ def test_only_one_of_several_processes_acquires_the_lease(store):  # noqa: F811
         copy = storage._Copy(RUN, "written")
         barrier.wait()
         try:
-            with copy.owned("--output"):
+            with copy.held("--output"):
                 owners.append(copy)
                 done.wait(20)
         except ValueError:

@@ -42,7 +42,7 @@ def model(local_hub, files):  # noqa: F811
     ],
 )
 def test_every_spelling_of_a_hub_name_is_accepted(text, address):
-    assert hub.address_of(text) == zoo.parse_weights_name(text).address == address
+    assert hub.canonical_name(text) == zoo.parse_weights_name(text).location == address
 
 
 OUTSIDE = [

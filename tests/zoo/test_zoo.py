@@ -152,7 +152,7 @@ def test_weights_are_found_in_a_mirror(tmp_path, monkeypatch):
     assert zoo.resolve("gs://" + entry.path, "ViT-Ti/16") == path
     assert zoo.resolve(entry.url, "ViT-Ti/16") == path
     hybrid = zoo.find("R50+ViT-B/16", "imagenet21k+imagenet2012")
-    assert zoo.parse_weights_name(hybrid.url).address == hybrid.path  # the URL has %2B in place of +
+    assert zoo.parse_weights_name(hybrid.url).location == hybrid.path  # the URL has %2B in place of +
 
 
 def test_unknown_names_are_refused_with_a_suggestion():

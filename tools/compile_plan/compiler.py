@@ -206,12 +206,12 @@ class TpuCompiler(Compiler):
 
         The compiler reports this number only for programs that are too large, so this method compiles such a program.
         """
-        answer = self.compile_function(lambda x: x + x[:1], (2 * self.target.memory,), "uint8")
-        if isinstance(answer, Compiled):
+        result = self.compile_function(lambda x: x + x[:1], (2 * self.target.memory,), "uint8")
+        if isinstance(result, Compiled):
             raise RuntimeError(
-                f"Expected the compiler to refuse a program of twice the memory of {self.target.name}. It accepted it."
+                f"Expected the compiler to reject a program of twice the memory of {self.target.name}. It compiled."
             )
-        return answer.capacity
+        return result.capacity
 
     def outcome(self, compile_program: Callable[[], Any]) -> Compiled | DoesNotFit:
         try:
@@ -268,13 +268,13 @@ class GpuCompiler(Compiler):
         from keras_vit.layers.kernels import fused_attention
 
         with contextlib.ExitStack() as stack:
-            for module, name, answer in (
+            for module, name, replacement in (
                 (cudnn, "check_cudnn_version", lambda: _CUDNN),
                 (cudnn, "check_compute_capability", self._reaches),
                 (cudnn, "is_cuda_compute_capability_equal", lambda version: version == self._capability),
                 (fused_attention, "has_cudnn", lambda: True),
             ):
-                stack.enter_context(mock.patch.object(module, name, answer))
+                stack.enter_context(mock.patch.object(module, name, replacement))
             yield
 
     @property

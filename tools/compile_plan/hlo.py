@@ -1,7 +1,7 @@
 """Operations and memory traffic of a compiled program, counted in its text.
 
 XLA's own figures count the body of a loop once and, on TPUs, include the memory on the chip. Here, the body of a loop
-counts once per iteration, and the traffic is the sum of the bytes of the operands and results of all operations,
+counts once per pass, and the traffic is the sum of the bytes of the operands and results of all operations,
 because each fusion reads and writes memory. For arrays that the compiler places in the memory on a TPU's chip, there is
 no traffic. Where an operation only uses a slice of an operand, the slice counts. The padding of arrays and custom calls
 on TPUs do not count, so that the bytes of a TPU are a lower bound. On GPUs, values that stay in a cache are included.

@@ -25,7 +25,7 @@ class Report:
             ("target", f"{target.name}, {target.slices * target.chips} chips, {target.devices} devices with {memory}"),
             ("", f"peak per device: {peak} ({target.chip.source})"),
             ("compiled", f"the training step for all {target.devices} devices, by {self.versions}; it was not run"),
-            *_answer(estimate),
+            *_rows(estimate),
         ]
         if not estimate.fits:
             lines += self._advice()
@@ -85,13 +85,13 @@ class Report:
         return {**dataclasses.asdict(setting), "overrides": overrides, **fits, **compiled}
 
 
-def _answer(estimate: Estimate) -> list[tuple[str, str]]:
+def _rows(estimate: Estimate) -> list[tuple[str, str]]:
     result = estimate.result
-    answer = f"fits: {_gib(result.memory)} of {_gib(estimate.capacity)} per device, {_gib(estimate.free)} free"
+    memory = f"fits: {_gib(result.memory)} of {_gib(estimate.capacity)} per device, {_gib(estimate.free)} free"
     if not estimate.fits:
-        answer = f"does NOT fit: needs {_gib(result.memory)} per device, {_gib(-estimate.free)} too much"
+        memory = f"does NOT fit: needs {_gib(result.memory)} per device, {_gib(-estimate.free)} too much"
     if not isinstance(result, Compiled):
-        return [("memory", answer)]
+        return [("memory", memory)]
     program = f", {_gib(result.code)} program" if result.code else ""
     sent = f"{result.sent / 1e9:.4g} GB per step"
     if estimate.target.slices > 1:
@@ -99,7 +99,7 @@ def _answer(estimate: Estimate) -> list[tuple[str, str]]:
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.collectives.items()))
     times = ", ".join(f"{name} {_ms(time)}" for name, time in estimate.seconds.items() if time)
     return [
-        ("memory", answer),
+        ("memory", memory),
         ("", f"{_gib(result.arguments)} weights, optimizer and batch, {_gib(result.temporaries)} temporaries{program}"),
         ("operations", f"{result.flops / 1e12:.4g} TFLOP per step and device"),
         ("traffic", f"{result.bytes_accessed / 1e9:.4g} GB of memory traffic per step and device"),

@@ -14,7 +14,7 @@ def vit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     from big_vision.models import vit as project
 
     stored, meta = remake.read(name)
-    network = project._Model(
+    model = project._Model(
         num_classes=meta["classes"],
         patch_size=tuple(meta["patch"]),
         width=meta["hidden_size"],
@@ -26,7 +26,7 @@ def vit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
         pool_type=meta["pool"],
         scan=meta["scan"],
     )
-    logits, out = network.apply({"params": remake.tree(stored, "params/")}, stored["image"])
+    logits, out = model.apply({"params": remake.tree(stored, "params/")}, stored["image"])
     found = {"encoded": out["encoded"], "pre_logits": out["pre_logits"], "logits": logits}
     return {**stored, **{key: np.asarray(value) for key, value in found.items()}}, meta
 
@@ -37,8 +37,8 @@ def bit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
     stored, meta = remake.read(name)
     weights, _ = remake.read("bit_big_vision")
-    network = project.Model(num_classes=meta["classes"], width=meta["width"], depth=tuple(meta["depth"]))
-    logits, out = network.apply({"params": remake.tree(weights, "params/")}, stored["image"])
+    model = project.Model(num_classes=meta["classes"], width=meta["width"], depth=tuple(meta["depth"]))
+    logits, out = model.apply({"params": remake.tree(weights, "params/")}, stored["image"])
     return {**stored, "pre_logits": np.asarray(out["pre_logits"]), "logits": np.asarray(logits)}, meta
 
 

@@ -20,7 +20,7 @@ def masked_autoencoder(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     arguments = {key: meta[key] for key in (*SIZES, *DECODER)}
     norm = lambda width: torch.nn.LayerNorm(width, eps=meta["layer_norm_eps"])  # noqa: E731
 
-    def network(norm_pix_loss: bool) -> Any:
+    def make_model(norm_pix_loss: bool) -> Any:
         made = MaskedAutoencoderViT(**arguments, norm_layer=norm, norm_pix_loss=norm_pix_loss)
         torch_weights.assign(made, "mae")
         return made
@@ -29,7 +29,7 @@ def masked_autoencoder(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     found = {"image": stored["image"], "noise": stored["noise"]}
     for percent in (75, 50):
         for norm_pix in (False, True):
-            model = network(norm_pix)
+            model = make_model(norm_pix)
             with _noise(stored["noise"]), torch.no_grad():
                 latent, mask, restore = model.forward_encoder(image, percent / 100)
             predicted = model.forward_decoder(latent, restore)
@@ -38,12 +38,12 @@ def masked_autoencoder(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
             arrays = {"latent": latent, "mask": mask, "ids_restore": restore, "pred": predicted}
             found |= {f"ratio{percent}/{key}": value.detach().numpy() for key, value in arrays.items()}
     for norm_pix in (False, True):
-        model = network(norm_pix)
+        model = make_model(norm_pix)
         with _noise(stored["noise"]):
             model(image, 0.75)[0].backward()
         gradients = {key: value.grad for key, value in model.named_parameters() if value.grad is not None}
         found |= {f"grad_norm_pix_{norm_pix}/{key}": value.numpy() for key, value in gradients.items()}
-    return {**found, **_trajectory(network(meta["traj"]["norm_pix_loss"]), stored, meta["traj"])}, meta
+    return {**found, **_trajectory(make_model(meta["traj"]["norm_pix_loss"]), stored, meta["traj"])}, meta
 
 
 def _trajectory(model: Any, stored: remake.Arrays, recipe: dict[str, Any]) -> remake.Arrays:
@@ -71,7 +71,7 @@ def _trajectory(model: Any, stored: remake.Arrays, recipe: dict[str, Any]) -> re
 
 
 def _noise(values: np.ndarray) -> Any:
-    """Let `torch.rand`, which selects the hidden patches, return the given values."""
+    """Let `torch.rand`, which selects the masked patches, return the given values."""
     from unittest import mock
 
     import torch

@@ -20,12 +20,12 @@ def plain(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     arguments = {key: meta[key] for key in (*SIZES, "reg_tokens") if key in meta}
     if "reg_tokens" in meta:
         arguments["init_values"] = 0.1  # enables layer scale; its values come from the file
-    network = vision_transformer.VisionTransformer(**arguments)
-    torch_weights.assign(network, name.removesuffix("_io"))
+    model = vision_transformer.VisionTransformer(**arguments)
+    torch_weights.assign(model, name.removesuffix("_io"))
     image = torch_weights.images(name, (2, meta["img_size"], meta["img_size"], 3))
     with torch.no_grad():
-        features = network.forward_features(torch_weights.channels_first(image))
-        logits = network.forward_head(features)
+        features = model.forward_features(torch_weights.channels_first(image))
+        logits = model.forward_head(features)
     return {"image": image, "features": features.numpy(), "logits": logits.numpy()}, meta
 
 
@@ -36,16 +36,16 @@ def described(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
     stem = name.removesuffix("_io")
     config = json.loads((remake.GOLDEN / f"{stem}_config.json").read_text(encoding="utf-8"))
-    network = timm.create_model(config["architecture"], pretrained=False, **config["model_args"])
-    torch_weights.assign(network, stem)
+    model = timm.create_model(config["architecture"], pretrained=False, **config["model_args"])
+    torch_weights.assign(model, stem)
     image = torch_weights.images(name, (2, *config["model_args"]["img_size"], 3))
     with torch.no_grad():
-        tokens = network.forward_features(torch_weights.channels_first(image))
-        pooled = network.forward_head(tokens, pre_logits=True)
-        output = network.forward_head(tokens)
+        tokens = model.forward_features(torch_weights.channels_first(image))
+        pooled = model.forward_head(tokens, pre_logits=True)
+        output = model.forward_head(tokens)
     found = {"tokens": tokens, "pooled": pooled, "output": output}
     return {"image": image} | {key: value.numpy() for key, value in found.items()}, {
-        "source": f"timm {type(network).__name__}"
+        "source": f"timm {type(model).__name__}"
     }
 
 
@@ -56,11 +56,11 @@ def hybrid(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
     _, meta = remake.read(name)
     sizes = {"embed_dim": 32, "depth": 1, "num_heads": 4, "num_classes": 6, "img_size": 64}
-    network = timm.create_model("vit_tiny_r_s16_p8_224", pretrained=False, **sizes)
-    torch_weights.assign(network, name.removesuffix("_io"))
+    model = timm.create_model("vit_tiny_r_s16_p8_224", pretrained=False, **sizes)
+    torch_weights.assign(model, name.removesuffix("_io"))
     image = torch_weights.images(name, (2, 64, 64, 3))
     with torch.no_grad():
-        logits = network(torch_weights.channels_first(image))
+        logits = model(torch_weights.channels_first(image))
     return {"image": image, "logits": np.asarray(logits)}, meta
 
 

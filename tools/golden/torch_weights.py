@@ -8,19 +8,19 @@ from safetensors.numpy import load_file, save_file
 from tools.golden import remake
 
 
-def assign(network: Any, name: str, directory: Any = remake.GOLDEN) -> None:
-    """Load NAME.safetensors into a network. If the file does not exist, assign random weights and write the file."""
+def assign(model: Any, name: str, directory: Any = remake.GOLDEN) -> None:
+    """Load NAME.safetensors into a model. If the file does not exist, assign random weights and write the file."""
     import torch
 
     path = directory / f"{name}.safetensors"
     if path.exists():
         weights = load_file(path)
     else:
-        shapes = {key: tuple(value.shape) for key, value in network.state_dict().items()}
+        shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
         weights = {key: remake.random(f"{name}/{key}", shape) for key, shape in shapes.items()}
         save_file(weights, path)
-    network.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in weights.items()})
-    network.eval()
+    model.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in weights.items()})
+    model.eval()
 
 
 def images(name: str, shape: tuple[int, int, int, int]) -> np.ndarray:

@@ -17,25 +17,25 @@ def _model(kind: str, name: str) -> Any:
     """Create a model of transformers with the configuration and weights of its golden files."""
     import transformers
 
-    network_class = getattr(transformers, kind)
-    config = network_class.config_class.from_json_file(remake.GOLDEN / f"{name}_config.json")
+    model_class = getattr(transformers, kind)
+    config = model_class.config_class.from_json_file(remake.GOLDEN / f"{name}_config.json")
     config._attn_implementation = "eager"  # returns attention probabilities
-    network = network_class(config)
-    torch_weights.assign(network, name)
-    return network
+    model = model_class(config)
+    torch_weights.assign(model, name)
+    return model
 
 
 def vit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     """Compute the logits, the attention and the last tokens."""
     import torch
 
-    network = _model("ViTForImageClassification", "hf_vit")
+    model = _model("ViTForImageClassification", "hf_vit")
     image = torch_weights.images(name, (2, 32, 32, 3))
     with torch.no_grad():
         pixels = torch_weights.channels_first(image)
-        found = network(pixels, output_attentions=True)
+        found = model(pixels, output_attentions=True)
         # The tokens before the last normalization; the model's body returns them after the normalization.
-        last = network.vit(pixels).last_hidden_state
+        last = model.vit(pixels).last_hidden_state
     attention = {f"attention_{index}": value.numpy() for index, value in enumerate(found.attentions)}
     arrays = {"image": image, "logits": found.logits.numpy(), "last_hidden": last.numpy(), **attention}
     return arrays, remake.read(name)[1]
@@ -45,10 +45,10 @@ def deit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     """Compute the logits of both heads and their mean."""
     import torch
 
-    network = _model("DeiTForImageClassificationWithTeacher", "hf_deit")
+    model = _model("DeiTForImageClassificationWithTeacher", "hf_deit")
     image = torch_weights.images(name, (2, 32, 32, 3))
     with torch.no_grad():
-        found = network(torch_weights.channels_first(image))
+        found = model(torch_weights.channels_first(image))
     arrays = {key: getattr(found, key).numpy() for key in ("logits", "cls_logits", "distillation_logits")}
     return {"image": image, **arrays}, remake.read(name)[1]
 
@@ -57,12 +57,12 @@ def masked_autoencoder(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     """Compute the loss, the reconstruction and the mask for given noise."""
     import torch
 
-    network = _model("ViTMAEForPreTraining", "hf_mae")
+    model = _model("ViTMAEForPreTraining", "hf_mae")
     stored, meta = remake.read(name)
     image = torch_weights.images(name, (4, 32, 32, 3))
     noise = stored.get("noise", np.random.default_rng(0).random((len(image), 16)).astype(np.float32))
     with torch.no_grad():
-        found = network(torch_weights.channels_first(image), noise=torch.from_numpy(noise))
+        found = model(torch_weights.channels_first(image), noise=torch.from_numpy(noise))
     arrays = {key: getattr(found, key).numpy() for key in ("loss", "logits", "mask", "ids_restore")}
     return {"image": image, "noise": noise, **arrays}, meta
 
@@ -79,10 +79,10 @@ def tower(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
         for target, source in files.items():
             shutil.copy(remake.GOLDEN / source, pathlib.Path(folder) / target)
         config = json.loads((pathlib.Path(folder) / "config.json").read_text(encoding="utf-8"))
-        network_class = getattr(transformers, config["architectures"][0])
-        network = network_class.from_pretrained(folder, attn_implementation="eager").eval()
+        model_class = getattr(transformers, config["architectures"][0])
+        model = model_class.from_pretrained(folder, attn_implementation="eager").eval()
     with torch.no_grad():
-        found = network(torch_weights.channels_first(stored["image"]), output_hidden_states=True)
+        found = model(torch_weights.channels_first(stored["image"]), output_hidden_states=True)
     outputs = {key: found.get(key) for key in ("logits", "last_hidden_state", "pooler_output")}
     arrays = {key: value.numpy() for key, value in outputs.items() if value is not None}
     hidden_states = np.stack([value.numpy() for value in found.hidden_states])

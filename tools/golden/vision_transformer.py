@@ -72,7 +72,7 @@ def trajectory(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
     stored, meta = remake.read(name)
     first, shape = remake.read("traj_model")
-    network, weights = _model(shape), _weights(first)
+    model, weights = _model(shape), _weights(first)
     steps, warmup, base = meta["total_steps"], meta["warmup_steps"], meta["base_lr"]
     end = 0.0 if meta["decay"] == "cosine" else 1e-5
 
@@ -92,7 +92,7 @@ def trajectory(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     @jax.jit
     def step(weights: Any, state: Any, images: Any, labels: Any) -> Any:
         def loss(weights: Any) -> Any:
-            logits = network.apply({"params": weights}, images, train=False)
+            logits = model.apply({"params": weights}, images, train=False)
             return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
         value, gradients = jax.value_and_grad(loss)(weights)

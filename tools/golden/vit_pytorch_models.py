@@ -20,11 +20,11 @@ def model(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     _, meta = remake.read(name)
     _, _, kind = meta["source"].split(" ", 2)
     module, attribute = CLASSES[kind]
-    network = getattr(importlib.import_module(module), attribute)(**meta["arguments"])
-    torch_weights.assign(network, name.removesuffix("_io"))
+    model = getattr(importlib.import_module(module), attribute)(**meta["arguments"])
+    torch_weights.assign(model, name.removesuffix("_io"))
     image = remake.read(name)[0]["image"]
     with torch.no_grad():
-        logits = network(torch_weights.channels_first(image))
+        logits = model(torch_weights.channels_first(image))
     return {"image": image, "logits": logits.numpy()}, meta
 
 

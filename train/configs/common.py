@@ -57,7 +57,7 @@ FEWSHOT_EVALUATORS = tuple(
 
 
 def fashion_mnist(folder: str) -> str:
-    """Return the source of Fashion-MNIST in a folder. An empty string stands for the folder of Debian's package."""
+    """Return the source of Fashion-MNIST in a folder. An empty string means the folder of Debian's package."""
     return f"fashion_mnist:{folder}" if folder else "fashion_mnist"
 
 
@@ -88,7 +88,7 @@ def variant(text: str, among: Collection[str] | None = None) -> str:
 
     Args:
         text: Argument of the recipe.
-        among: Names of the models that the recipe supports. None stands for all models.
+        among: Names of the models that the recipe supports. None means all models.
 
     Raises:
         ValueError: If the model does not exist, or the recipe does not support it. The message suggests a similar name.

@@ -13,7 +13,7 @@ The default model is DINOv2's ViT-S/14; `--model` sets another model. If the wei
 hybrid is trained from scratch, as with `--weights=none`.
 
 The program chooses the image size, batch size, number of steps, optimizer, learning rate, trained weights and
-augmentation to suit the images, the model and the machine. The rules and the measurements behind them are in
+augmentation to suit the images, the model and the machine. The rules and their measurements are in
 docs/how_to/own_images.md. The choices are logged in six lines and written to config.json. Flags take precedence:
 `--time=20m` plans the number of steps for twenty minutes, and `--image_size`, `--adapt` and `--config.FIELD=VALUE` set
 individual fields.

@@ -6,7 +6,7 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
     keras-vit train --config=mae_pretrain:ViT_L16,1600 --workdir=runs/mae_l16
     keras-vit plan --config=mae_pretrain
 
-The encoder sees 25% of the patches. The decoder has 8 blocks of width 512, and predicts the hidden patches, each
+The encoder sees 25% of the patches. The decoder has 8 blocks of width 512, and predicts the masked patches, each
 normalized to mean 0 and variance 1. `mae_finetune` continues from the result:
 `--config.model.weights=runs/mae_b16/model.keras`.
 Published, after 1,600 epochs and fine-tuning: 83.6% top-1 for B/16, 85.9% for L/16, 86.9% for H/14. Not run here.

@@ -81,7 +81,7 @@ def pixel_shares(reports: list[ImageReport], num_classes: int) -> list[float]:
 
 
 def describe_values(reports: list[ImageReport], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return count, mean, (population) deviation, minimum and maximum of each value over the readable images."""
+    """Return count, mean, population standard deviation, minimum and maximum of each value in readable images."""
     rows = [report.label for report in reports if names and not report.problem]  # only value labels have equal lengths
     return {
         name: {

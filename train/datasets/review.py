@@ -51,9 +51,9 @@ class Review:
     @property
     def findings(self) -> dict[str, list[Row]]:
         """The rows of suspicious labels, near duplicates (a row of each pair) and outliers, most notable first."""
-        place = lambda row, near="": (row[f"{near}split"], row["near_duplicate" if near else "path"])  # noqa: E731
+        key = lambda row, near="": (row[f"{near}split"], row["near_duplicate" if near else "path"])  # noqa: E731
         near = [row for row in self.rows if row["near_duplicate"]]
-        pairs = list({frozenset([place(row), place(row, "near_")]): row for row in near}.values())
+        pairs = list({frozenset([key(row), key(row, "near_")]): row for row in near}.values())
         outliers = [row for row in self.rows if row["outlier"]]
         return {
             "suspicious_labels": [row for row in self.rows if row["suspicious"]],
@@ -82,8 +82,8 @@ def review(
     for number, (split, found) in enumerate(reports.items()):
         digest = hashlib.sha256(repr([report.digest for report in found]).encode()).hexdigest()
         arrays = store.part(number, lambda split=split: _arrays(context, given, split), digest)  # type: ignore[misc]
-        kept = [place for place, report in enumerate(found) if arrays["readable"][place] and not report.problem]
-        images += [(split, found[place]) for place in kept]
+        kept = [index for index, report in enumerate(found) if arrays["readable"][index] and not report.problem]
+        images += [(split, found[index]) for index in kept]
         columns.append([arrays[name][kept] for name in ("features", "pixels")])
     first = next(iter(sources.values()))
     class_names = first.class_names if first.kind.is_exclusive else ()
@@ -152,7 +152,7 @@ def near_duplicates(features: np.ndarray, pixels: np.ndarray) -> tuple[list[tupl
     """Find near duplicates, and measure the distance of each image to its nearest neighbors.
 
     The distance of a pair is the geometric mean of the cosine distances of features and of pixels, each relative to the
-    median distance between neighbors, because all images of a data set may look alike in one of the two.
+    median distance between neighbors, because all images of a data set may be similar in one of the two.
 
     Args:
         features: Features, `[N, D]`.
@@ -173,9 +173,9 @@ def near_duplicates(features: np.ndarray, pixels: np.ndarray) -> tuple[list[tupl
     differ = 1 - similar.clip(max=1)
     scale = max(float(np.median(distances.mean(axis=1)) * np.median(differ.mean(axis=1))), 1e-12)
     found = {}
-    for one, place in np.argwhere(distances * differ <= NEAR**2 * scale).tolist():
-        other = int(nearest[one, place])
-        found[min(one, other), max(one, other)] = 1 - float(distances[one, place])
+    for one, column in np.argwhere(distances * differ <= NEAR**2 * scale).tolist():
+        other = int(nearest[one, column])
+        found[min(one, other), max(one, other)] = 1 - float(distances[one, column])
     return sorted(((*pair, cosine) for pair, cosine in found.items()), key=lambda pair: -pair[2]), distances.mean(
         axis=1
     )

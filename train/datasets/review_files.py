@@ -1,4 +1,4 @@
-"""The page of a review with pictures, and its list of all images."""
+"""The page of a review with images, and its list of all images."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from .review import COLUMNS, Review, Row, path_of
 
 PAGE, LIST = "review.html", "images.csv"
 SHOWN = 48  # images or pairs per section of the page
-_SIDE = 160  # smaller side of a picture
+_SIDE = 160  # smaller side of a thumbnail
 _HELP = {
     "suspicious_labels": "Classifiers that did not learn from these images prefer another class.",
     "near_duplicates": "Pairs with nearly the same features and pixels, such as resized images.",
@@ -27,7 +27,7 @@ _HELP = {
 }
 
 
-def picture(content: bytes) -> np.ndarray:
+def thumbnail(content: bytes) -> np.ndarray:
     """Decode an image for a page, uint8 `[h, w, c]`. Large images are resized."""
     image = preparation.image_function("decode")(content)
     if min(image.shape[:2]) > _SIDE:
@@ -44,9 +44,9 @@ def write_list(path: str, review: Review) -> None:
 def write_page(path: str, review: Review, sources: Mapping[str, Source], model: str) -> None:
     """Write a page with the most notable findings and the confusion matrix."""
     found = review.findings
-    pictures = _pictures(sources, [row for rows in found.values() for row in rows[:SHOWN]])
+    thumbnails = _thumbnails(sources, [row for rows in found.values() for row in rows[:SHOWN]])
     galleries = [
-        Gallery(_title(key), _HELP[key], [_card(row, pictures, key == "near_duplicates") for row in rows[:SHOWN]])
+        Gallery(_title(key), _HELP[key], [_card(row, thumbnails, key == "near_duplicates") for row in rows[:SHOWN]])
         for key, rows in found.items()
     ]
     counts = review.confusion.sum(axis=1)
@@ -67,11 +67,11 @@ def _title(key: str) -> str:
     return key.replace("_", " ").capitalize()
 
 
-def _card(row: Row, pictures: Mapping[tuple[str, str], np.ndarray], is_pair: bool) -> ImageCard:
-    name, pixels = formatting.without_folders(row["path"]), pictures[row["split"], row["path"]]
+def _card(row: Row, thumbnails: Mapping[tuple[str, str], np.ndarray], is_pair: bool) -> ImageCard:
+    name, pixels = formatting.without_folders(row["path"]), thumbnails[row["split"], row["path"]]
     if is_pair:
         other = formatting.without_folders(row["near_duplicate"])
-        overlays = [(other, pictures[row["near_split"], row["near_duplicate"]])]
+        overlays = [(other, thumbnails[row["near_split"], row["near_duplicate"]])]
         labels = [(row["split"], row["label"] or ""), (row["near_split"], row["near_label"] or "")]
         note = f"cosine {row['cosine']:.4f}"
         return ImageCard(f"{name} · {other}", pixels, overlays=overlays, note=note, values=labels)
@@ -79,16 +79,16 @@ def _card(row: Row, pictures: Mapping[tuple[str, str], np.ndarray], is_pair: boo
     return ImageCard(name, pixels, predictions, note=f"label: {row['label']}" if row["label"] else "")
 
 
-def _pictures(sources: Mapping[str, Source], rows: Sequence[Row]) -> dict[tuple[str, str], np.ndarray]:
+def _thumbnails(sources: Mapping[str, Source], rows: Sequence[Row]) -> dict[tuple[str, str], np.ndarray]:
     """Read the images of rows and their near duplicates, by split and path."""
     wanted = {(row["split"], row["path"]) for row in rows} | {
         (row["near_split"], row["near_duplicate"]) for row in rows
     }
     found = {}
     for split, source in sources.items():
-        for origin, item in track(source.items(), "Reading the pictures of the page", source.num_examples):
+        for origin, item in track(source.items(), "Reading the images of the page", source.num_examples):
             key = split, path_of(origin)
             if key in wanted and key not in found:
                 image = source.load(item)["image"]
-                found[key] = picture((image if image.dtype == tf.string else tf.io.encode_png(image)).numpy())
+                found[key] = thumbnail((image if image.dtype == tf.string else tf.io.encode_png(image)).numpy())
     return found

@@ -59,7 +59,7 @@ class Job:
 
     def render(self) -> str:
         """Return the content of the file."""
-        name, in_bucket = resource_name(self.workdir), storage.is_address(self.workdir)
+        name, in_bucket = resource_name(self.workdir), storage.is_bucket_url(self.workdir)
         recipe, recipe_file = "", recipe_name(self.recipe_file or "")
         if self.recipe_file and self.target in CLUSTERS:
             with open(self.recipe_file, encoding="utf-8-sig") as source:

@@ -87,9 +87,9 @@ def environments(processes: int, backend: str) -> list[dict[str, str]]:
         )
     share, variables = len(gpus) // processes, list[dict[str, str]]()
     for index in range(processes):
-        place = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+        tf_config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
         own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[index * share : (index + 1) * share])} if gpus else {}
-        variables.append({"KERAS_BACKEND": backend, "TF_CONFIG": place, "PYTHONUNBUFFERED": "1", **own})
+        variables.append({"KERAS_BACKEND": backend, "TF_CONFIG": tf_config, "PYTHONUNBUFFERED": "1", **own})
     return variables
 
 
@@ -146,7 +146,9 @@ class Workers:
                     deadline = time.monotonic() + (SAVING if code == exit_codes.LOST_WORKER else PATIENCE)
                 if time.monotonic() > deadline and not self.hung and (running := self._running()):
                     self.hung = running
-                    logging.warning("Worker %s does not end like the others, and is killed.", _listed(self.hung))
+                    logging.warning(
+                        "Worker %s is still running although the others have exited; killing it.", _listed(self.hung)
+                    )
                     self._signal(signal.SIGKILL)
         finally:  # also after a second signal
             self._signal(signal.SIGKILL)

@@ -29,7 +29,7 @@ class Page:
 
     title: str
     subtitle: str = ""
-    tiles: Sequence[tuple[str, str]] = ()  # headline values with their captions
+    tiles: Sequence[tuple[str, str]] = ()  # main values with their captions
     notes: Sequence[str] = ()  # reasons why parts of the page are missing
     images: Sequence[ImageCard] = ()
     views: Sequence[View] = ()  # the page opens with the first view

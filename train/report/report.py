@@ -24,8 +24,8 @@ from .render import Figure, Page, render
 
 FIGURES = "figures"
 _HELP = {
-    "Reconstruction of hidden patches": "Input, visible patches, and predicted patches.",
-    "Predicted against true values": "Each dot is an image. Exact predictions lie on the diagonal.",
+    "Reconstruction of masked patches": "Input, visible patches, and predicted patches.",
+    "Predicted against true values": "Each dot is an image. Exact predictions are on the diagonal.",
     "Training": "The training loss includes augmentation and label smoothing, so it can exceed the evaluation loss.",
     "Filters of the first layer": "Principal components of the filters that read the pixels; gray is zero.",
     "Similarity of positions": "Each panel compares the position embedding of one patch with all position embeddings.",
@@ -69,7 +69,7 @@ def write_report(
         distance_images: Images to measure the attention distance on.
         reconstructions: Images for `plots.reconstructions`.
         progress: Whether to show progress bars.
-        note: Sentence below the headline values.
+        note: Sentence below the main values.
     """
     plots.require_matplotlib()
     with_attention = model is not None and layer_walk.has_attention(model)
@@ -77,7 +77,7 @@ def write_report(
     figures: dict[str, dict[str, Any]] = {}  # heading -> file name -> figure
     if reconstructions is not None:
         drawn = plots.reconstructions(reconstructions)
-        figures["Reconstruction of hidden patches"] = {"reconstructions": drawn}
+        figures["Reconstruction of masked patches"] = {"reconstructions": drawn}
     found: Mapping[str, Any] = {**results.details, **results.metrics} if results else {}
     if "predicted" in found:
         drawn = plots.predicted_against_true(found["true"], found["predicted"], found["value_names"])
@@ -139,7 +139,7 @@ def _write(directory: str, name: str, figure: Any) -> bytes:
 def _tiles(
     results: Result | None, data: str, model: keras.Model | None, class_names: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return the headline values with their captions."""
+    """Return the main values with their captions."""
     tiles = []
     if results:
         headline = ("miou", "pixel_accuracy", "accuracy", "mean_average_precision", "mae", "rmse", "r2")

@@ -127,9 +127,9 @@
   }
 
   async function shoot() {
-    const picture = await asPng($("video"), $("video").videoWidth, $("video").videoHeight);
+    const frame = await asPng($("video"), $("video").videoWidth, $("video").videoHeight);
     closeCamera();
-    await show(picture);
+    await show(frame);
   }
 
   document.addEventListener("paste", (event) => show(event.clipboardData.files[0]));

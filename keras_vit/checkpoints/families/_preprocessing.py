@@ -46,13 +46,13 @@ def of_timm(config: Mapping[str, Any]) -> Resizing | None:
 
 
 def input_normalization(mean: Any, deviation: Any, where: str) -> Normalization | None:
-    """Return mean and deviation as a normalization, or None if either is missing."""
+    """Return mean and standard deviation as a normalization, or None if either is missing."""
     if mean is None or deviation is None:
         return None
     try:
         return normalization.resolve((mean, deviation))
     except ValueError as error:
-        raise CheckpointError(f"{where} has an invalid mean or deviation of the input: {error}") from error
+        raise CheckpointError(f"{where} has an invalid mean or standard deviation of the input: {error}") from error
 
 
 def stated_normalization(preprocessor: dict[str, Any], path: str) -> Normalization | None:

@@ -89,12 +89,12 @@ def gated_rules(names: Names, stored: str, block: str) -> list[Rule]:
     parts = [f"{block}/SwiGLU_0/{part}" for part in ("gate", "up", "down")]
     result = []
     for leaf, kernel, transform in (("weight", "kernel", DENSE), ("bias", "bias", SAME)):
-        theirs = [f"{stored}.{name}.{leaf}" for name in names.gated]
-        ours = [f"{part}/{kernel}" for part in parts]
-        if len(theirs) == 3:
-            result.append(rule(theirs, ours, transform))
-        elif theirs:
-            result.append(rule(theirs, ours, _packed(transform)))
+        stored_names = [f"{stored}.{name}.{leaf}" for name in names.gated]
+        variables = [f"{part}/{kernel}" for part in parts]
+        if len(stored_names) == 3:
+            result.append(rule(stored_names, variables, transform))
+        elif stored_names:
+            result.append(rule(stored_names, variables, _packed(transform)))
     return result
 
 

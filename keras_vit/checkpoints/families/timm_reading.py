@@ -194,11 +194,11 @@ def _check_config(
 ) -> None:
     """Refuse tensors that disagree with the architecture or its arguments."""
     found, style = checkpoint.arguments, checkpoint.layout.style
-    stated = {ours: arguments.get(theirs) for theirs, ours in SHOWN.items()}
+    stated = {argument: arguments.get(timm_name) for timm_name, argument in SHOWN.items()}
     if found["resnet_blocks"] is not None:
         del stated["channels"], stated["patch_size"]  # these describe the images, not the feature map
-    for theirs in _PRESENT.keys() & arguments.keys():
-        stated[_PRESENT[theirs]] = arguments[theirs] not in (False, 0, "none", "")
+    for timm_name in _PRESENT.keys() & arguments.keys():
+        stated[_PRESENT[timm_name]] = arguments[timm_name] not in (False, 0, "none", "")
     always = {key: value for pattern, facts in _ALWAYS if re.fullmatch(pattern, name) for key, value in facts.items()}
     if style == "eva":
         always = {"position_embedding": None, "qkv_bias": None, **always}

@@ -118,7 +118,7 @@ class KerasFile(TensorSource):
         if name is None:
             return
         if name in self.tensors or len(name) > MAX_NAME_LENGTH:
-            raise ValueError(f"{name[:200]} occurs twice or is too long a name")
+            raise ValueError(f"{name[:200]} occurs twice, or its name is too long")
         shape = check_shape(list(dataset.shape), name, self.path)
         if dataset.attrs.get("dtype") == "bfloat16" and dataset.dtype.itemsize == 2:
             dtype = np.dtype(ml_dtypes.bfloat16)

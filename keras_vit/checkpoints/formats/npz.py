@@ -111,7 +111,7 @@ def _check_members(members: list[zipfile.ZipInfo], size: int, path: str) -> None
     total, end = 0, 0
     for info in sorted(members, key=lambda member: member.header_offset):
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 0x1:
-            raise CheckpointError(f"{path}: {info.filename[:100]!r} is encrypted, or compressed in an unknown way.")
+            raise CheckpointError(f"{path}: {info.filename[:100]!r} is encrypted or uses an unsupported method.")
         stored = info.compress_type == zipfile.ZIP_STORED
         if info.header_offset < end or (stored and info.compress_size != info.file_size):
             raise CheckpointError(f"{path}: the archive's members overlap or have inconsistent sizes. Fetch it again.")

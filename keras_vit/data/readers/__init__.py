@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.data import separation, splits
+from keras_vit.data.readers import record_index
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
 from keras_vit.util import checks, source_specs, storage
@@ -80,7 +81,7 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
             has = f"It has: {', '.join(known)}." if known else "It has none."
             raise ValueError(f"The source {kind!r} has no option {name!r}.{checks.nearest(name, known)} {has}")
     if kind not in source_specs.BY_NAME:
-        location = _readable(location)
+        location = _readable(location, kind == "tfrecord" and options.get("index", True))
         options = {
             name: _readable(value) if name in source_specs.FOLDERS and isinstance(value, str) else value
             for name, value in options.items()
@@ -89,14 +90,23 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
         return read(location, **options)
 
 
-def _readable(location: str) -> str:
-    """Return a location that TensorFlow can read. Data at other addresses are fetched.
+def _readable(location: str, indexed: bool = False) -> str:
+    """Return a location that TensorFlow can read. Data at other URLs are downloaded.
 
-    For a list of files or a pattern, the whole folder is fetched.
+    For a list of files or a pattern, the whole folder is fetched. With `indexed`, the fetched record files are empty if
+    all of them have indices: their records are read from the bucket.
     """
-    if not storage.is_address(location) or location.partition("://")[0] in tf.io.gfile.get_registered_schemes():
+    if not storage.is_bucket_url(location):
         return location
     folder, _, name = location.rpartition("/")
-    if glob.has_magic(name) or "{" in name or name.endswith((".csv", ".jsonl")):
-        return os.path.join(storage.fetched(folder, checkpoint="all"), name)
-    return storage.fetched(location, checkpoint="all")
+    if not (glob.has_magic(name) or "{" in name or name.endswith((".csv", ".jsonl"))):
+        folder, name = location, ""
+    is_streamed = location.partition("://")[0] in tf.io.gfile.get_registered_schemes()
+    copy = ""
+    if indexed and (not is_streamed or tf.io.gfile.glob(f"{folder.rstrip('/')}/*{record_index.EXTENSION}")):
+        copy = storage.fetched(folder, small=True)
+    if not copy or not os.path.isdir(copy) or not record_index.is_complete(copy):
+        if is_streamed:
+            return location
+        copy = storage.fetched(folder, checkpoint="all")
+    return os.path.join(copy, name) if name else copy

@@ -1,15 +1,13 @@
 """ArrayRecord files of `tf.train.Example`s, which can be read in any order from disks and Google Cloud Storage."""
 
-import copy
 import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.grouped import GroupedSource
+from keras_vit.data.grouped import RandomRecordSource
 from keras_vit.data.readers import tfrecord
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import Slice, select
@@ -60,7 +58,7 @@ def _count(path: str) -> int:
     raise ValueError(f"{path} must be a complete ArrayRecord file with records. Copy or write it again, or remove it.")
 
 
-class ArrayRecordSource(GroupedSource):
+class ArrayRecordSource(RandomRecordSource):
     """Serialized examples in ArrayRecord files."""
 
     def __init__(
@@ -74,32 +72,12 @@ class ArrayRecordSource(GroupedSource):
         is_remote: bool,
     ):
         """`records` is an `ArrayRecordDataSource`."""
-        super().__init__(name, split, len(records), names, label_kind)
-        self._records, self._parse, self._is_remote = records, parse, is_remote
-        self._numbers = np.arange(len(records))  # of the examples of the split
+        super().__init__(name, split, len(records), parse, names, label_kind)
+        self._records, self._is_remote = records, is_remote
 
-    def every(self, number: int, held_out: bool, split: str) -> "ArrayRecordSource":
-        part = copy.copy(self)
-        part._numbers = self._numbers[(self._numbers % number == 0) == held_out]
-        part.split, part.num_examples = split, len(part._numbers)
-        return part
-
-    def read_rows(self, indices: np.ndarray) -> list[bytes]:
-        numbers = self._numbers[indices].tolist()
+    def read_records(self, numbers: Sequence[int]) -> Sequence[bytes]:
         # The package reads several records in new threads. For local files, they take more time than the records.
         return self._records.__getitems__(numbers) if self._is_remote else [self._records[n] for n in numbers]
-
-    def example(self, index: tf.Tensor, content: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._parse(content)
-
-    def origin(self, index: int) -> str:
-        return f"example {index} of {self.name} {self.split}"
-
-    def labels(self) -> np.ndarray:
-        if self.kind.has_masks:
-            return super().labels()
-        labels = tf.data.Dataset.range(self.num_examples).map(lambda i: self.fetch(i)["label"], tf.data.AUTOTUNE)
-        return next(labels.batch(self.num_examples).as_numpy_iterator())
 
 
 def _package() -> Any:

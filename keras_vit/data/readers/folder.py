@@ -44,7 +44,7 @@ def read(
     notes += about_files
     class_names = sorted(files["train"])
     if len(class_names) < 2:
-        inner = [f"If its folders are classes or splits, give folder:{tree.root}/{name}." for name in class_names]
+        inner = [f"If its folders are classes or splits, pass folder:{tree.root}/{name}." for name in class_names]
         raise ValueError(
             f"Images of two or more classes are expected, one folder per class, such as {tree.root}/cat/1.jpg "
             f"and {tree.root}/dog/1.jpg. Received: {f'one class, {class_names[0]!r}' if class_names else 'no image'} "
@@ -101,7 +101,7 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
             name = next(iter(with_classes.values()))
             raise ValueError(
                 f"Expected train/ with a folder per class next to {name}/ in {tree.root}. To use {name}/ by itself, "
-                f"give folder:{tree.root}/{name}."
+                f"pass folder:{tree.root}/{name}."
             )
         return {"train": tree.root}, []
     notes = []
@@ -116,10 +116,10 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
         raise ValueError(
             f"{train} has folders of classes, so only one folder for each other split may have images next to it. "
             f"Received: {checks.listed(doubtful)}. If {with_classes['train']}/ is a class, rename it. If it is a "
-            f"split, give folder:{train} or move the other folders away."
+            f"split, pass folder:{train} or move the other folders away."
         )
     if others:
-        notes.append(f"Folders beside {with_classes['train']}/ are not used: {checks.listed(others)}.")
+        notes.append(f"Folders next to {with_classes['train']}/ are not used: {checks.listed(others)}.")
     if len(with_classes) == 1:
         notes.append(f"There is neither test/ nor val/: a part of each class in {train} is kept for testing.")
     elif "test" not in with_classes:
@@ -154,7 +154,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in others.most_common())
     found = {
         "Folders without images are left out": empty,
-        "Images beside the folders of the classes are not used": sorted(stray),
+        "Images next to the folders of the classes are not used": sorted(stray),
         "Folders whose names only differ in their Unicode form are one class": joined,
         "Links to folders of the data set, around it or at the top of the disk, and pipes are skipped": [*tree.skipped],
         "Folders of file servers and operating systems are not read": list(tree.system),

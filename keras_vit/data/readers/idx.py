@@ -34,7 +34,7 @@ def read_fashion_mnist(location: str = "") -> DataSet:
     if not tf.io.gfile.isdir(location):
         raise FileNotFoundError(
             f"There is no folder {location!r}. Install the files with `sudo apt-get install dataset-fashion-mnist`, or "
-            "give the folder that contains them: 'fashion_mnist:/folder'."
+            "pass the folder that contains them: 'fashion_mnist:/folder'."
         )
     return _read(f"fashion_mnist:{location}", location, "", FASHION_MNIST)
 

@@ -126,7 +126,7 @@ def _csv(location: str, text: str) -> tuple[list[str], list[_Entry]]:
             entries.append(_Entry(reader.line_num, fields))
     except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
         raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
-    _check(location, 'have at most one field per column (write "a, b" for a text with a comma)', wrong)
+    _check(location, "have at most one field per column (put a text with a comma in double quotes)", wrong)
     return columns, entries
 
 
@@ -218,10 +218,10 @@ def _class_labels(
         fraction = next((name for name in found if not name.lstrip("+-").isdecimal()), None)
         if fraction:
             raise ValueError(
-                f"The labels of {location} are numbers with a fraction, such as {fraction}. To predict numbers, give "
+                f"The labels of {location} are numbers with a fraction, such as {fraction}. To predict numbers, pass "
                 f"values=label, as in 'manifest:{location}#values=label'. Class numbers must be integers from 0."
             )
-    origin = lambda place: f"line {entries[named[place][0]].line} of {location}"  # noqa: E731
+    origin = lambda index: f"line {entries[named[index][0]].line} of {location}"  # noqa: E731
     labels, class_names = numbered(texts, class_names, location, origin, label_offset)
     if separator is None:
         return labels, class_names

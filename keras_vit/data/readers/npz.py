@@ -177,7 +177,7 @@ def _check(pair: str, images: _Header, labels: _Header, numeric: bool) -> None:
         raise ValueError(f"Labels must have one column per class, at most {MAX_CLASSES:,}. {received}")
     # One-hot labels are often floats.
     if labels.dtype.kind not in ("biu" if (are_masks or columns in ((), (1,))) and not numeric else "biuf"):
-        raise ValueError(f"Labels must be integers, or numbers that values= names. {received}")
+        raise ValueError(f"Labels must be integers. For regression, name the columns with `values=`. {received}")
 
 
 def _class_names(location: str, headers: dict[str, _Header]) -> list[str] | None:

@@ -30,7 +30,7 @@ def read(
 ) -> DataSet:
     """Return the images in Parquet files. `location` is a folder, a pattern, or a path with braces such as `{00..15}`.
 
-    The column `image` contains encoded images, or structures with an entry "bytes". The column `label` contains class
+    The column `image` contains encoded images, or structs with a field `bytes`. The column `label` contains class
     numbers or class names. By default, the class names come from Hugging Face's metadata or from the column.
     A row group is read as a whole. With `shard_by="files"`, each worker reads different row groups.
     """
@@ -50,9 +50,9 @@ def read(
         numbers = {name: number for number, name in enumerate(names)}
         count = sum(item.take for item in slices)
 
-        def records(*place: tf.Tensor) -> tf.data.Dataset:
-            read = lambda *place: [_readable_rows(place, image, label, numbers)]  # noqa: E731
-            (serialized,) = call_python(read, place, [tf.TensorSpec([], tf.string)])
+        def records(*rows: tf.Tensor) -> tf.data.Dataset:
+            read = lambda *rows: [_readable_rows(rows, image, label, numbers)]  # noqa: E731
+            (serialized,) = call_python(read, rows, [tf.TensorSpec([], tf.string)])
             examples = tf.io.parse_tensor(serialized, tf.string)
             return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(examples, [None]))
 
@@ -138,18 +138,18 @@ def _labels(path: str, label: str, numbers: Mapping[str, int]) -> np.ndarray:
     return np.array([value if isinstance(value, int) else numbers.get(value, -1) for value in values], np.int64)
 
 
-def _readable_rows(place: Sequence[Any], image: str, label: str, numbers: Mapping[str, int]) -> bytes:
+def _readable_rows(rows: Sequence[Any], image: str, label: str, numbers: Mapping[str, int]) -> bytes:
     """Return the result of `_rows`, or empty examples if the row group cannot be read."""
     try:
-        return _rows(place, image, label, numbers)
+        return _rows(rows, image, label, numbers)
     except (ValueError, OSError) as error:
         logging.warning("%s", error)
-        return tf.make_tensor_proto([b""] * int(place[2]), tf.string).SerializeToString()
+        return tf.make_tensor_proto([b""] * int(rows[2]), tf.string).SerializeToString()
 
 
-def _rows(place: Sequence[Any], image: str, label: str, numbers: Mapping[str, int]) -> bytes:
+def _rows(rows: Sequence[Any], image: str, label: str, numbers: Mapping[str, int]) -> bytes:
     """Return `take` rows after the first `skip` rows, within one row group, as a serialized tensor of examples."""
-    path, skip, take = (np.asarray(value).item() for value in place)
+    path, skip, take = (np.asarray(value).item() for value in rows)
     file, group = _open(path.decode()), 0
     while skip >= (count := file.metadata.row_group(group).num_rows):
         group, skip = group + 1, skip - count

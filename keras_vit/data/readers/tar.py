@@ -35,15 +35,15 @@ def members(path: str) -> Iterator[Member]:
 
     Raises a ValueError if the tar file is compressed, damaged or incomplete, or contains links or other special files.
     """
-    end, place = os.path.getsize(path), 0
+    end, offset = os.path.getsize(path), 0
     extended: dict[bytes, bytes] = {}  # fields of the next file that its header cannot contain
     with open(path, "rb", buffering=0) as file:
-        while any(header := _read(file, place, _BLOCK)) or len(header) < _BLOCK:
+        while any(header := _read(file, offset, _BLOCK)) or len(header) < _BLOCK:
             kind, size = header[156:157], _number(header[124:136])
             if b"size" in extended and kind not in (b"x", b"L"):
                 size = _number(extended[b"size"][:20], base=10)
-            start, place = place + _BLOCK, place + _BLOCK + -(-size // _BLOCK) * _BLOCK
-            if len(header) < _BLOCK or header[257:262] != b"ustar" or size < 0 or place > end:
+            start, offset = offset + _BLOCK, offset + _BLOCK + -(-size // _BLOCK) * _BLOCK
+            if len(header) < _BLOCK or header[257:262] != b"ustar" or size < 0 or offset > end:
                 raise ValueError(
                     f"{path} must be a complete tar file without compression. Received: no valid header at byte "
                     f"{start - _BLOCK:,} of {end:,}. Download or write the file again, or decompress it."

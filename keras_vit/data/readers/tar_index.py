@@ -1,4 +1,4 @@
-"""Indices of tar files: the places, names and labels of their images, kept in files.
+"""Indices of tar files: the offsets, names and labels of their images, kept in files.
 
 To read the headers of a tar file takes as long as to read a tenth of its content. The index of `a.tar` is written to
 `a.tar.index.npz`, or to Keras' home directory if the folder is read-only.
@@ -80,18 +80,18 @@ def read(path: str, label: str | None, examples: Callable[[str, str | None], lis
     """Return the index of a tar file. `examples` reads the images with their labels if no file has the index."""
     status = os.stat(path)
     source = [os.path.basename(path), status.st_size, status.st_mtime_ns, label]
-    for place in _places(path):
+    for index_path in _index_paths(path):
         with contextlib.suppress(ValueError, OSError, RecursionError):
-            return _load(place, source)
+            return _load(index_path, source)
     index = _index_of(examples(path, label))
-    for place in _places(path):
+    for index_path in _index_paths(path):
         with contextlib.suppress(OSError):
-            _save(place, source, index)
+            _save(index_path, source, index)
             break
     return index
 
 
-def _places(path: str) -> tuple[str, str]:
+def _index_paths(path: str) -> tuple[str, str]:
     """Return the possible paths of the index of a tar file."""
     name = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()
     return f"{path}.index.npz", os.path.join(file_io.cache_directory(), "tar_indices", f"{name}.npz")
@@ -110,27 +110,27 @@ def _index_of(examples: Iterable[tuple[tar.Member, str]]) -> Index:
     return Index(np.column_stack(columns), b"".join(names), list(texts))
 
 
-def _save(place: str, source: list, index: Index) -> None:
-    os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
+def _save(index_path: str, source: list, index: Index) -> None:
+    os.makedirs(os.path.dirname(index_path) or ".", exist_ok=True)
     about = json.dumps({"source": source, "texts": index.texts}).encode()
-    with file_io.atomic_file(place) as temporary, open(temporary, "wb") as file:
+    with file_io.atomic_file(index_path) as temporary, open(temporary, "wb") as file:
         np.savez(
             file, rows=index.rows, names=np.frombuffer(index.names, np.uint8), about=np.frombuffer(about, np.uint8)
         )
 
 
-def _load(place: str, source: list) -> Index:
+def _load(index_path: str, source: list) -> Index:
     """Return the index in a file. Raises a ValueError if it is invalid, or if the tar file is not `source`."""
-    found = npz.arrays(place)
+    found = npz.arrays(index_path)
     rows, names, about = (found.get(key, np.empty(0)) for key in ("rows", "names", "about"))
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != _COLUMNS or not len(rows):
-        raise ValueError(f"{place} has no rows.")
+        raise ValueError(f"{index_path} has no rows.")
     content = json.loads(about.tobytes())
     texts: Any = content.get("texts") if isinstance(content, dict) and content.get("source") == source else None
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"{place} is the index of another file.")
+        raise ValueError(f"{index_path} is the index of another file.")
     offsets, sizes, stops, _, labels = rows.T
     inside = (offsets >= 0) & (sizes >= 0) & (offsets <= source[1] - sizes) & (labels >= 0) & (labels < len(texts))
     if not inside.all() or (np.diff(stops, prepend=0) < 0).any() or stops[-1] != names.nbytes:
-        raise ValueError(f"{place} has places outside of its tar file.")
+        raise ValueError(f"{index_path} has offsets outside of its tar file.")
     return Index(rows, names.tobytes(), texts)

@@ -1,21 +1,23 @@
 """TFRecord files of encoded images, in the layout that is usual for ImageNet."""
 
 import collections
+import functools
 import itertools
 import json
 import os
 import re
-import struct
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from keras_vit.data import masks, splits
 from keras_vit.data.labels import MAX_CLASSES, value_names
-from keras_vit.data.readers import mask_folders, shards
+from keras_vit.data.readers import mask_folders, record_index, shards
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice, finite, select, several_hot
+from keras_vit.data.sources import Source
 from keras_vit.util import checks, file_io
 
 INFO_FILE = "dataset_info.json"
@@ -38,29 +40,41 @@ def read(
     values: str | Sequence[str] | None = None,
     mask: str = MASK,
     shard_by: str = "rows",
+    index: bool = True,
 ) -> DataSet:
     """Return TFRecord files of `tf.train.Example`s. `location` is a folder or a pattern.
 
     Files named `train-00000-of-00010` belong to the split "train". Files with other names are the split "all".
     `label_kind` is `"class"`, `"classes"`, or `"mask"` for PNG files in the feature `mask`. `values` names features
-    with one number each.
+    with one number each. Files with indices are read in any order, unless `index=False` or `shard_by="files"`.
     """
     checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"tfrecord:{location}"
     files, info = record_files_of(location)
 
-    def sizes() -> dict[str, int]:
-        return {
-            split: num_examples if num_examples is not None else sum(_counts(paths, info))
-            for split, paths in files.items()
-        }
+    @functools.cache
+    def positions(split: str) -> list[np.ndarray] | None:
+        return record_index.read(files[split]) if index and shard_by == "rows" else None
 
-    def open_split(split: str) -> RecordSource:
+    def counts(split: str) -> list[int]:
+        return _counts(files[split], info, positions(split))
+
+    def sizes() -> dict[str, int]:
+        return {split: num_examples if num_examples is not None else sum(counts(split)) for split in files}
+
+    def open_split(split: str) -> Source:
         parse, names, kind = example_parser(
             name, info, image, label, label_offset, num_classes, class_names, label_kind, values, mask
         )
-        slices = _slices(name, files, info, split, num_examples)
+        slices = _slices(name, files, counts, split, num_examples)
+        used = splits.used(split, files)
+        known = {path: at for key in used for path, at in zip(files[key], positions(key) or (), strict=False)}
         count = sum(item.take for item in slices) if num_examples is None else num_examples
+        if all(item.path in known for item in slices):
+            source = record_index.IndexedRecordSource(name, split, slices, known, parse, names, kind)
+            if count != source.num_examples:
+                raise ValueError(f"`num_examples` must be {source.num_examples} for {name}. Received: {num_examples}.")
+            return source
         return RecordSource(name, split, slices, count, parse, names, kind, shard_by)
 
     return DataSet(sizes, open_split)
@@ -109,7 +123,13 @@ def _class_names(name: str, num_classes: int | None, class_names: list[str] | No
     return names
 
 
-def _slices(name: str, files: dict[str, list[str]], info: dict, split: str, num_examples: int | None) -> list[Slice]:
+def _slices(
+    name: str,
+    files: dict[str, list[str]],
+    counts: Callable[[str], list[int]],
+    split: str,
+    num_examples: int | None,
+) -> list[Slice]:
     """Return the parts of the files that form a split. With `num_examples`, records are not counted."""
     if num_examples is not None:
         key = splits.named(split, files)
@@ -118,7 +138,7 @@ def _slices(name: str, files: dict[str, list[str]], info: dict, split: str, num_
         if any(map(file_io.is_remote, files[key])):
             return list(map(Slice, files[key]))
         split = key  # the records of local files are counted, to find damaged files
-    whole = lambda key: list(map(Slice, files[key], itertools.repeat(0), _counts(files[key], info)))  # noqa: E731
+    whole = lambda key: list(map(Slice, files[key], itertools.repeat(0), counts(key)))  # noqa: E731
     return select(name, split, files, whole)
 
 
@@ -171,7 +191,8 @@ def record_files_of(location: str) -> tuple[dict[str, list[str]], dict]:
         folder, paths = location, tf.io.gfile.glob(f"{location.rstrip('/')}/*-of-*")
     else:
         folder, paths = os.path.dirname(location), tf.io.gfile.glob(location)
-    paths = sorted(path for path in paths if not path.endswith((".json", ".tmp")) and not tf.io.gfile.isdir(path))
+    others = (".json", ".tmp", record_index.EXTENSION)
+    paths = sorted(path for path in paths if not path.endswith(others) and not tf.io.gfile.isdir(path))
     if not paths:
         raise FileNotFoundError(f"No record file matches {location!r}.")
     files = collections.defaultdict(list)
@@ -199,45 +220,32 @@ def read_info(path: str) -> dict:
     return info
 
 
-def _counts(paths: list[str], info: dict) -> list[int]:
-    """Return the number of records of each file. Local files are always counted, to find damaged files."""
+def _counts(paths: list[str], info: dict, positions: list[np.ndarray] | None) -> list[int]:
+    """Return the number of records of each file.
+
+    Local files without indices are always counted, to find damaged files.
+    """
     known = info.get("records", {})
     described = [known.get(os.path.basename(path)) for path in paths]
-    if any(file_io.is_remote(path) for path in paths):
+    if positions is None and any(file_io.is_remote(path) for path in paths):
         if None in described:
             raise ValueError(
-                f"Counting the records of remote files would read all of them. Pass num_examples=, or put a "
-                f"{INFO_FILE} with "
+                f"Counting the records of remote files would read all of them. Write indices, pass num_examples=, or "
+                f"put a {INFO_FILE} with "
                 f'{{"records": {{"{os.path.basename(paths[0])}": 1234, ...}}}} next to {paths[0]}.'
             )
         return described
-    if None in described:
+    if positions is None and None in described:
         logging.info("Counting the records of %d files, from %s.", len(paths), paths[0])
-    counts = [count_records(path) for path in paths]
-    for path, count, told in zip(paths, counts, described, strict=True):
-        if told is None and not count:
+    counts = list(map(count_records, paths)) if positions is None else [len(of_file) - 1 for of_file in positions]
+    for path, count, stated in zip(paths, counts, described, strict=True):
+        if stated is None and not count:
             raise ValueError(f"{path} has no records. Copy or write it again. If it should be empty, remove it.")
-        if told not in (None, count):
-            raise ValueError(f"{path} has {count:,} records, but {INFO_FILE} states {told!r}. Write the files again.")
+        if stated not in (None, count):
+            raise ValueError(f"{path} has {count:,} records, but {INFO_FILE} states {stated!r}. Write the files again.")
     return counts
 
 
 def count_records(path: str) -> int:
-    """Count the records of a local TFRecord file by reading only their lengths.
-
-    TensorFlow allocates memory for the length that a record claims. Therefore this function checks the lengths against
-    the size of the file before TensorFlow opens it.
-    """
-    path = path.removeprefix("file://")
-    if not os.path.isfile(path):
-        raise ValueError(f"A TFRecord file must be a regular file. Received: {path}.")
-    count, size = 0, os.path.getsize(path)
-    with open(path, "rb", buffering=0) as file:
-        while header := file.read(12):
-            # A record is its length (8 bytes), a checksum (4), the data and another checksum (4).
-            end = file.tell() + struct.unpack("<Q", header[:8])[0] + 4 if len(header) == 12 else size + 1
-            if end > size:
-                raise ValueError(f"{path} ends within record {count}, or is not an unpacked TFRecord file.")
-            file.seek(end)
-            count += 1
-    return count
+    """Count the records of a local TFRecord file by reading only their lengths."""
+    return len(record_index.positions(path)) - 1

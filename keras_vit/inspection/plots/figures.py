@@ -158,7 +158,7 @@ def layer_similarity(
 def predicted_against_true(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> Any:
     """Draw predicted values against true values, with one panel per kind of value.
 
-    Exact predictions lie on the diagonal.
+    Exact predictions are on the diagonal.
 
     Args:
         true: True values, `[N, k]`.

@@ -41,8 +41,8 @@ def overlay(image: np.ndarray, grid: np.ndarray, opacity: float = OPACITY) -> np
 
 def _weights(size: int, cells: int) -> np.ndarray:
     """Return the weights of linear interpolation from cells to pixels, `[size, cells]`."""
-    place = np.clip((np.arange(size) + 0.5) / size * cells, 0.5, cells - 0.5)  # 0.5 is the center of the first cell
-    return np.maximum(1.0 - np.abs(place[:, None] - (np.arange(cells) + 0.5)), 0.0).astype(np.float32)
+    position = np.clip((np.arange(size) + 0.5) / size * cells, 0.5, cells - 0.5)  # 0.5 is the center of the first cell
+    return np.maximum(1.0 - np.abs(position[:, None] - (np.arange(cells) + 0.5)), 0.0).astype(np.float32)
 
 
 def to_rgb(image: np.ndarray) -> np.ndarray:

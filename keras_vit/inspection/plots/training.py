@@ -77,8 +77,8 @@ def draw_report(
         captions: Prediction for each image, in one or two lines. Long lines are shortened before their last ` · `.
         right: Whether each prediction is correct, or None if predictions are neither right nor wrong.
         quantities: Metrics to plot, the loss and the score.
-        title: Headline, such as the accuracy.
-        subtitle: Line below the headline.
+        title: Title, such as the accuracy.
+        subtitle: Line below the title.
     """
     count = min(len(images), MAX_IMAGES)
     rows = -(-count // _COLUMNS)

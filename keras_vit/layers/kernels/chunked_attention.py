@@ -66,11 +66,11 @@ def attend(query: Any, key: Any, value: Any, chunk_size: int) -> Any:
             # Sum over the chunks in at least float32, as a single product over all rows would.
             wide = keras.backend.result_type(key.dtype, "float32")
             zeros = [ops.zeros_like(keys, dtype=wide), ops.zeros_like(values, dtype=wide)]
-            sums, d_queries = _in_turn(backward, zeros, [queries, split(upstream)])
+            sums, d_queries = _scan(backward, zeros, [queries, split(upstream)])
             d_key, d_value = (ops.cast(ops.transpose(x, (0, 2, 1, 3)), key.dtype) for x in sums)
             return join(d_queries), d_key, d_value
 
-        _, outputs = _in_turn(forward, [], [queries])
+        _, outputs = _scan(forward, [], [queries])
         return join(outputs), gradient
 
     return attention(query, key, value)
@@ -84,14 +84,14 @@ def _transposed(x):
     return ops.swapaxes(x, -1, -2)
 
 
-def _in_turn(function, state, sequences):
-    """Call `function(state, elements)` with the elements of all sequences in turn. Return state and outputs.
+def _scan(function, state, sequences):
+    """Call `function(state, elements)` for each element of the sequences. Return state and outputs.
 
     An output has the shape and dtype of the first sequence's elements.
     """
     if keras.backend.backend() != "tensorflow":
         return ops.scan(lambda state, elements: function(state, elements), state, sequences)
-    # Keras' loops let TensorFlow run up to ten iterations in parallel, which would use as much memory as attention
+    # Keras' loops let TensorFlow run up to ten loop bodies in parallel, which would use as much memory as attention
     # without chunks.
     import tensorflow as tf
 

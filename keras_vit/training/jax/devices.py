@@ -227,7 +227,7 @@ def join_hosts(multi_host: bool) -> None:
 
 
 def hosts() -> tuple[str, int, int]:
-    """Return the address of the first host in TF_CONFIG, the number of hosts, and the index of this host."""
+    """Return the network address of the first host in TF_CONFIG, the number of hosts, and the index of this host."""
     from keras_vit.training import distribute
 
     addresses, index = distribute.check_tf_config()

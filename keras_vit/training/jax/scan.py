@@ -1,4 +1,4 @@
-"""Scan over the equal blocks of a model, so that XLA compiles one block in place of a chain of blocks.
+"""Scan over the equal blocks of a model, so that XLA compiles one block in sharding of a chain of blocks.
 
 Without a scan, the time of compilation grows with the number of blocks. In a scan, the first block of a chain runs once
 per block, with the weights, random states and drop path rate of that block. The variables of the model, and therefore
@@ -85,24 +85,24 @@ def scanned(blocks_of_chains: Sequence[Sequence[EncoderBlock]], devices: Devices
 
 
 def _scan(blocks: Sequence[EncoderBlock], devices: Devices, x: Any, **arguments: Any) -> Any:
-    """Return the output of the last block. This function runs in place of the call of the first block."""
+    """Return the output of the last block. This function runs in sharding of the call of the first block."""
     block = blocks[0]
     variables, states = weights(block), seed_states(block)
-    places = [devices.of_weight(tuple(variable.shape)) for variable in variables]
+    shardings = [devices.of_weight(tuple(variable.shape)) for variable in variables]
 
     def step(x, of_block):
         arrays, seeds, rate = of_block
         x = jax.lax.with_sharding_constraint(x, devices.rows)
         # The gradients have the sharding of the weights, too. Each block therefore sums its own.
-        arrays = jax.lax.with_sharding_constraint(arrays, places)
+        arrays = jax.lax.with_sharding_constraint(arrays, shardings)
         with SeedScope(states, seeds, zip(variables, arrays, strict=True)), _standing_in(block, rate):
             return block.call(x, **arguments), None
 
     # In the compute dtype, in which the layers read them.
     values = zip(*([variable.value for variable in weights(block)] for block in blocks), strict=True)
     stacks = [
-        jax.lax.with_sharding_constraint(jnp.stack(same), devices.stacked(place))
-        for same, place in zip(values, places, strict=True)
+        jax.lax.with_sharding_constraint(jnp.stack(same), devices.stacked(sharding))
+        for same, sharding in zip(values, shardings, strict=True)
     ]
     seeds = jnp.asarray([[state.value for state in seed_states(block)] for block in blocks], jnp.uint32)
     rates = jnp.asarray([block.drop_path_rate for block in blocks], jnp.float32)

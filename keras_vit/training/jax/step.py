@@ -58,8 +58,8 @@ class TrainStep:
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
         self.devices = state.devices
         self.seed_states, self.chains = seed_states(state.model), scan.chains(state.model)
-        self.places = jax.tree.map(lambda described: described.sharding, state.descriptions()[0])
-        self.compiled = jax.jit(self.__call__, donate_argnums=0, out_shardings=(self.places, self.devices.whole))
+        self.shardings = jax.tree.map(lambda described: described.sharding, state.descriptions()[0])
+        self.compiled = jax.jit(self.__call__, donate_argnums=0, out_shardings=(self.shardings, self.devices.whole))
 
     def __call__(
         self, arrays: dict, fixed: list, batch: dict, step: Any, rate: Any = None
@@ -139,7 +139,7 @@ class TrainStep:
 
     def _sharded(self, gradients: list) -> list:
         """Sum gradients over the devices. Each device keeps the part that belongs to its part of the weight."""
-        return jax.lax.with_sharding_constraint(gradients, self.places["weights"])
+        return jax.lax.with_sharding_constraint(gradients, self.shardings["weights"])
 
 
 def run_steps(step: TrainStep) -> Callable:

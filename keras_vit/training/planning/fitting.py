@@ -21,8 +21,8 @@ from keras_vit.util.progress import duration
 from keras_vit.zoo import hub
 
 SHARE_OF_MEMORY = 0.5
-FEWEST_PER_CLASS = 4  # training images, from which on some of them are held out to choose the best checkpoint
-FEWEST_HELD_OUT = 10  # images that choose; fewer of them would choose by chance
+FEWEST_PER_CLASS = 4  # minimum of training images for holding some out to choose the best checkpoint
+FEWEST_HELD_OUT = 10  # images that choose; the choice of fewer images would be random
 IMBALANCE = 3  # times as many images in the largest class as in the smallest
 _UNKNOWN_GPU = 16e9  # bytes
 _MEASURED_IMAGES = 32
@@ -196,7 +196,7 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
 def _patch(model: recipes.Model) -> int:
     """Return the patch size of a model, from its initial weights if they are available."""
     path, patch = model.weights, int(model.variant.partition("/")[2] or 1)
-    if path and (os.path.exists(path) or hub.address_of(path)):
+    if path and (os.path.exists(path) or hub.canonical_name(path)):
         patch = np.max(architecture_of(path)[1].get("patch_size") or 1)
     return int(np.max(model.arguments.get("patch_size", patch)))
 
@@ -243,7 +243,7 @@ def warn_of_imbalance(source: StoredSource) -> None:
     if counts[most] >= IMBALANCE * counts[fewest]:
         logging.warning(
             "The classes have different numbers of images, from %d of %r to %d of %r. "
-            "--config.class_weight_exponent=1 makes all classes count alike in the loss; compare the balanced "
+            "--config.class_weight_exponent=1 gives all classes equal weight in the loss; compare the balanced "
             "accuracies.",
             *(counts[fewest], source.class_names[fewest], counts[most], source.class_names[most]),
         )

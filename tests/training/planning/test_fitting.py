@@ -446,7 +446,7 @@ def test_available_default_weights_are_used(machine, photos, monkeypatch, caplog
     monkeypatch.setattr(zoo, "resolve", lambda *_: "there")
     recipe = recipe_of(Choices(photos))
     assert (recipe.model.variant, recipe.model.weights) == rules.DEFAULT_MODEL
-    assert zoo.parse_weights_name(recipe.model.weights).address == "hf:facebook/dinov2-small"
+    assert zoo.parse_weights_name(recipe.model.weights).location == "hf:facebook/dinov2-small"
     assert not [record for record in caplog.records if record.levelno == logging.WARNING]
 
 

@@ -35,7 +35,7 @@ export KERAS_VIT_RESTART=${SLURM_RESTART_COUNT:-0} # a run ends after several re
 {{if_gpus}}#export NCCL_SOCKET_IFNAME=eth0 # the interface on which the nodes find each other
 {{if_gpus}}#export NCCL_IB_HCA=mlx5 # the adapters for RDMA
 
-# Addresses of all workers, with a port for each task of a node. Jobs with successive numbers have different ports.
+# Network addresses of all workers, with a port for each task of a node. Jobs with successive numbers have different ports.
 # CHANGE the first port if a firewall blocks these ports.
 export tasks={{tasks_per_node}} workers=
 each=$((tasks > 16 ? tasks : 16))

@@ -31,15 +31,15 @@
     const context = canvas.getContext("2d");
     const colored = context.createImageData(width, height);
     const smooth = controls.smooth.checked;
-    const place = (pixel, size, cells) => {
+    const neighbors = (pixel, size, cells) => {
       const at = ((pixel + 0.5) / size) * cells - 0.5;
       if (!smooth) return [Math.round(at), Math.round(at), 0];
       const first = Math.min(Math.max(Math.floor(at), 0), cells - 1);
       return [first, Math.min(first + 1, cells - 1), Math.min(Math.max(at - first, 0), 1)];
     };
-    const across = Array.from({ length: width }, (_, x) => place(x, width, columns));
+    const across = Array.from({ length: width }, (_, x) => neighbors(x, width, columns));
     for (let y = 0, at = 0; y < height; y++) {
-      const [top, bottom, down] = place(y, height, rows);
+      const [top, bottom, down] = neighbors(y, height, rows);
       for (let x = 0; x < width; x++, at += 4) {
         const [left, right, over] = across[x];
         const upper = values[top * columns + left] * (1 - over) + values[top * columns + right] * over;

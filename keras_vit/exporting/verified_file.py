@@ -1,4 +1,4 @@
-"""Publication of artifacts that are files: all parts and the model card appear together, after the verification."""
+"""Writing of artifacts that are files: all parts and the model card are renamed together, after the verification."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ class ConversionError(RuntimeError):
     """The format's converter or runtime does not support the model."""
 
 
-def publish(
+def write_verified(
     path: str,
     card: ModelCard,
     write: Callable[[str], object],
@@ -26,9 +26,9 @@ def publish(
     images: SampleImages,
     tolerance: verify.Tolerance | None,
 ) -> tuple[str, verify.Comparison]:
-    """Write a file, and publish it if its outputs match the model's. Return the path and the comparison.
+    """Write a file if its outputs match the model's. Return the path and the comparison.
 
-    `write` writes the file to a given path. `tolerance=None` stands for the limits of the precision in the card.
+    `write` writes the file to a given path. `tolerance=None` uses the limits of the precision in the card.
     """
     limits = tolerance or verify.tolerance_of(card.precision, card.output)
     with draft(path, card) as (name, describe):
@@ -47,7 +47,7 @@ def publish(
 
 @contextlib.contextmanager
 def draft(path: str, card: ModelCard) -> Iterator[tuple[str, Callable[..., ModelCard]]]:
-    """Write a draft of a file and its model card, and publish both if the block ends without an error.
+    """Write a draft of a file and its model card, and rename both if the block ends without an error.
 
     Yields the name of the draft, and a function that writes its card. The arguments of the function replace fields of
     the card.
@@ -55,8 +55,8 @@ def draft(path: str, card: ModelCard) -> Iterator[tuple[str, Callable[..., Model
     with file_io.draft_directory(path) as folder:
         name = os.path.join(folder, os.path.basename(path))
         yield name, lambda **fields: model_card.write(name, dataclasses.replace(card, **fields))
-        # Until the new card is published, the old card does not match the new file, and readers reject both.
+        # Until the new card is renamed, the old card does not match the new file, and readers reject both.
         finals = model_card.parts_of(path)
         for part, file in model_card.parts_of(name).items():
-            file_io.publish_file(file, finals[part])
-        file_io.publish_file(model_card.path_of(name), model_card.path_of(path))
+            file_io.move_file(file, finals[part])
+        file_io.move_file(model_card.path_of(name), model_card.path_of(path))

@@ -1,9 +1,9 @@
-"""Report the line and branch coverage of each room.
+"""Report the line and branch coverage of each subpackage.
 
     make coverage       # the tests, then this report
 
 Reads the output file of `coverage json`. Coverage shows only which code ran: `python -m tools.mutants` shows which
-mistakes the tests notice.
+mutants the tests detect.
 """
 
 import collections
@@ -17,24 +17,24 @@ FIELDS = ("covered_lines", "num_statements", "covered_branches", "num_branches")
 
 def by_room(report: dict[str, Any]) -> dict[str, collections.Counter[str]]:
     """Return the total counts of each package or module of the library."""
-    rooms: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    subpackages: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for file, found in report["files"].items():
         parts = pathlib.PurePath(file).parts
         if parts[0] == "keras_vit" and len(parts) > 1:
-            rooms[parts[1].removesuffix(".py")].update({name: found["summary"][name] for name in FIELDS})
-    return dict(rooms)
+            subpackages[parts[1].removesuffix(".py")].update({name: found["summary"][name] for name in FIELDS})
+    return dict(subpackages)
 
 
-def table(rooms: dict[str, collections.Counter[str]]) -> str:
-    """Return a table with one line per room and a line for the total."""
+def table(subpackages: dict[str, collections.Counter[str]]) -> str:
+    """Return a table with one line per subpackage and a line for the total."""
     total: collections.Counter[str] = collections.Counter()
-    for found in rooms.values():
+    for found in subpackages.values():
         total.update(found)
-    lines = [f"{'room':<14} {'lines':>7} {'branches':>9}"]
-    for room, found in [*sorted(rooms.items()), ("all", total)]:
+    lines = [f"{'subpackage':<14} {'lines':>7} {'branches':>9}"]
+    for subpackage, found in [*sorted(subpackages.items()), ("all", total)]:
         shares = [found[taken] / max(found[of], 1) for taken, of in (FIELDS[:2], FIELDS[2:])]
         branches = f"{shares[1]:.0%}" if found["num_branches"] else "-"
-        lines.append(f"{room:<14} {shares[0]:>7.0%} {branches:>9}")
+        lines.append(f"{subpackage:<14} {shares[0]:>7.0%} {branches:>9}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Draw photographs with a trained network's patch features as colors and the attention of its heads."""
+"""Draw images with a trained model's patch features as colors and the attention of its heads."""
 
 import os
 from typing import Any
@@ -13,7 +13,7 @@ from keras_vit.inspection import plots
 from keras_vit.inspection.plots import _matplotlib
 
 FIGURE = "docs/figures/real_network.webp"
-PHOTOGRAPHS = ("chelsea.png", "astronaut.png", "coffee.png", "rocket.jpg")
+IMAGES = ("chelsea.png", "astronaut.png", "coffee.png", "rocket.jpg")
 SIDE = 448  # pixels of the shorter side
 PATCH = 14
 HEADS = (0, 3, 5)  # the heads that differ most, of six
@@ -23,7 +23,7 @@ GRAY = "#7d8590"  # readable on light and dark pages
 def draw(model: keras.Model, folder: str) -> None:
     """Draw the figure of the page. The model must return all tokens and accept images of any size."""
     rows = []
-    for name in PHOTOGRAPHS:
+    for name in IMAGES:
         with open(os.path.join(folder, name), "rb") as file:
             photo, image = prepared(file.read())
         *_, heads = inspection.attention_maps(model, image[None]).grids().values()  # [1, H, h, w], of the class token
@@ -32,7 +32,7 @@ def draw(model: keras.Model, folder: str) -> None:
 
 
 def prepared(contents: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return a photograph as uint8 pixels and as the network's input. Its sides are multiples of the patch size."""
+    """Return an image as uint8 pixels and as the model's input. Its sides are multiples of the patch size."""
     encoded = tf.constant(contents)
     pixels = np.asarray(preprocess.single_image("decode(3)")(encoded))
     scale = SIDE / min(pixels.shape[:2])
@@ -57,8 +57,8 @@ def colors(tokens: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
 
 @_matplotlib.in_style
 def figure(rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Any:
-    """Return the figure, with a row per photograph: the photograph, its colors, and the attention of the heads."""
-    titles = ["photograph", "features of the patches", *(f"attention of head {head + 1}" for head in HEADS)]
+    """Return the figure, with a row per image: the image, its colors, and the attention of the heads."""
+    titles = ["image", "features of the patches", *(f"attention of head {head + 1}" for head in HEADS)]
     heights = [photo.shape[0] / photo.shape[1] for photo, _, _ in rows]
     drawn = _matplotlib.new_figure(11, 11 / len(titles) * sum(heights) + 0.4)
     drawn.patch.set_alpha(0)
