@@ -1,4 +1,4 @@
-"""Table of models in `docs/models.md`, and its measured speeds. `python -m benchmarks.models` writes both."""
+"""Table of models in `docs/reference/model_table.md`, and its speeds. `python -m benchmarks.models` writes both."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ from keras_vit.util import file_io
 from train import models
 
 SPEEDS = ROOT / "keras_vit" / "zoo" / "assets" / "speeds.json"
-GUIDE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "reference" / "model_table.md"
 
 
 def speeds() -> dict[str, Any]:
@@ -37,14 +37,14 @@ def speeds() -> dict[str, Any]:
 
 
 def text() -> str:
-    """Return the table with its caption, as in the guide."""
+    """Return the table with its caption, as on its page."""
     return f"{models.table([row for name in list_models() for row in models.rows(name)])}\n\n{models.caption()}"
 
 
-def main(guide: pathlib.Path = GUIDE) -> None:
+def main(page: pathlib.Path = PAGE) -> None:
     file_io.write_text(SPEEDS, json.dumps(speeds()) + "\n")
     models.measured.cache_clear()
-    tables.write_between(guide, "models", text())
+    tables.write_between(page, "models", text())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Write the tables of recipe fields and of flags: `python -m docs.tables`.
+"""Write the tables of recipe fields, of flags and of the limits of exports: `python -m docs.tables`.
 
-The tables are in `docs/reference/recipe_fields.md` and `docs/reference/commands.md`.
+The tables are in `recipe_fields.md`, `commands.md` and `artifacts.md` of `docs/reference`.
 """
 
 import dataclasses
@@ -15,8 +15,10 @@ from typing import Any
 from absl import flags
 
 from benchmarks.tables import write_between
-from keras_vit import recipe, tasks
+from keras_vit import outputs, recipe, tasks
 from keras_vit.cli.commands import PROGRAMS
+from keras_vit.inference.formats import FORMATS
+from keras_vit.util.formatting import percent
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "reference"
 
@@ -115,7 +117,28 @@ def meaning(flag: flags.Flag) -> str:
     return re.sub(r"^<.*?>: ", "", text)
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
+# --- limits of exports ------------------------------------------------------------------------------------------------
+
+
+def limits() -> str:
+    """Return the table of the limits of the verification for each precision."""
+    rows = []
+    for index, precision in enumerate(outputs.PRECISIONS):
+        classes, values, masks = (outputs.of(name).limits[index] for name in ("softmax", "values", "mask"))
+        formats = [name for name, kind in FORMATS.items() if _stores(kind.precisions, precision)]
+        drop = "" if classes.accuracy_drop is None else percent(classes.accuracy_drop)
+        shares = (percent(classes.top1_agreement), drop)
+        differences = (f"{classes.max_difference:g}", *shares, f"{values.max_difference:g}")
+        rows.append((f"`{precision}`", ", ".join(formats), *differences, percent(masks.top1_agreement)))
+    header = ("precision", "formats", "difference of a probability", "top-1 agreement", "loss of accuracy")
+    return table((*header, "difference of a value", "equal pixels of masks"), rows)
+
+
+def _stores(precisions: Iterable[str], precision: str) -> bool:
+    return precision in (name.removeprefix("mixed_") for name in precisions)
+
+
+# --- all tables -------------------------------------------------------------------------------------------------------
 
 
 def _first_line(documented: Any) -> str:
@@ -136,9 +159,10 @@ def _escaped(text: str) -> str:
 
 
 def main(folder: pathlib.Path = FOLDER) -> None:
-    """Write both tables."""
+    """Write all tables."""
     write_between(folder / "recipe_fields.md", "fields", fields())
     write_between(folder / "commands.md", "flags", commands())
+    write_between(folder / "artifacts.md", "limits", limits())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ clients without TF Serving.
 This is a development server without batching, authentication or encryption. Use TensorFlow Serving for production. The
 server listens on localhost; put a proxy in front of it before you open it to others with --host. The first response of
 a model in bfloat16 takes more time and memory than later responses. A request may have at most 64 MiB, 400 images and
-100 million pixels; docs/serving.md lists all bounds.
+100 million pixels; docs/reference/server.md lists all bounds.
 
 After SIGTERM or Ctrl-C, the server finishes the running requests within --grace_seconds, then ends. The program needs
 pip install 'keras-vision-transformers[serving]'.

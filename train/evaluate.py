@@ -10,9 +10,9 @@
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
 OpenVINO file. By default, the program uses the data set and the evaluation split of the run. Every example counts
-exactly once. --evaluators selects the evaluators, see docs/recipes.md. By default, models of classes are measured with
-`classification`, models of values with `regression`, and models of masks with `segmentation`. If an evaluator needs
-features and the artifact does not return them, it is listed as not measured, and the exit code is 1.
+exactly once. --evaluators selects the evaluators, see docs/evaluation.md. By default, models of classes are measured
+with `classification`, models of values with `regression`, and models of masks with `segmentation`. If an evaluator
+needs features and the artifact does not return them, it is listed as not measured, and the exit code is 1.
 """
 
 import sys

@@ -24,7 +24,9 @@ def read(name):
 def test_table_of_models_is_current():
     """It is written by a program, from the published weights, the cost model and the newest benchmarks."""
     assert json.loads(models.SPEEDS.read_text(encoding="utf-8")) == models.speeds()
-    assert f"<!-- models -->\n{models.text()}\n<!-- /models -->" in read("models.md"), "python -m benchmarks.models"
+    assert f"<!-- models -->\n{models.text()}\n<!-- /models -->" in read("reference/model_table.md"), (
+        "python -m benchmarks.models"
+    )
 
 
 @pytest.mark.slow
@@ -64,10 +66,10 @@ def test_every_extra_is_listed(metadata):
 
 
 @pytest.mark.slow
-def test_tables_of_fields_and_flags(tmp_path):
-    """A program writes them, from the dataclasses of recipes and from the flags that the commands define."""
+def test_tables_of_fields_flags_and_limits(tmp_path):
+    """A program writes them, from the dataclasses of recipes, the flags of the commands and the limits of outputs."""
     folder = pages.ROOT / "docs" / "reference"
-    names = ("recipe_fields.md", "commands.md")
+    names = ("recipe_fields.md", "commands.md", "artifacts.md")
     for name in names:
         shutil.copy(folder / name, tmp_path)
     exit_code, output = forked.run("docs.tables", tmp_path)

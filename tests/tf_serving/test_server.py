@@ -228,7 +228,7 @@ def test_json_may_have_as_many_values_as_stated():
 
 
 def test_default_limits_match_the_documentation():
-    """As docs/serving.md states."""
+    """As docs/reference/server.md states."""
     limits = server.Limits()
     assert (limits.body_bytes, limits.bodies_bytes, limits.json_values) == (64 * 2**20, 256 * 2**20, 2 * 2**20)
     assert (limits.body_seconds, limits.connections, limits.grace_seconds) == (60, 100, 30)
