@@ -113,8 +113,8 @@ def test_valid_splits_are_accepted():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"data__pp_train": "resize((8, 12))"}, r"data.pp_train must .*=8 by 8. It gives 8 by 12.*resize\(8\)"),
-        ({"data__pp_eval": "resize((12, 8))"}, "data.pp_eval must .*=8 by 8. It gives 12 by 8"),
+        ({"data__pp_train": "resize((8, 12))"}, r"data.pp_train must .*=8 by 8. It returns 8 by 12.*resize\(8\)"),
+        ({"data__pp_eval": "resize((12, 8))"}, "data.pp_eval must .*=8 by 8. It returns 12 by 8"),
         ({"data__pp_eval": "grayscale_to_rgb|resize(8)"}, "same number of channels. Received: 1 and 3"),
         (
             {"data__batch_size": 7},
