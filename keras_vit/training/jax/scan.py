@@ -1,4 +1,4 @@
-"""Scan over the equal blocks of a model, so that XLA compiles one block in sharding of a chain of blocks.
+"""Scan over the equal blocks of a model, so that XLA compiles one block in place of a chain of blocks.
 
 Without a scan, the time of compilation grows with the number of blocks. In a scan, the first block of a chain runs once
 per block, with the weights, random states and drop path rate of that block. The variables of the model, and therefore
@@ -85,7 +85,7 @@ def scanned(blocks_of_chains: Sequence[Sequence[EncoderBlock]], devices: Devices
 
 
 def _scan(blocks: Sequence[EncoderBlock], devices: Devices, x: Any, **arguments: Any) -> Any:
-    """Return the output of the last block. This function runs in sharding of the call of the first block."""
+    """Return the output of the last block. This function runs in place of the call of the first block."""
     block = blocks[0]
     variables, states = weights(block), seed_states(block)
     shardings = [devices.of_weight(tuple(variable.shape)) for variable in variables]
