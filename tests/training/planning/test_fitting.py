@@ -548,6 +548,29 @@ def test_validation_images_are_held_out_only_if_steps_are_trained(machine, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "expected", "count"),
+    [
+        ({"data.eval_split": "validation(train)"}, PARTS, 63),
+        (
+            {"data.train_split": "fit(train)", "data.eval_split": "validation(train)", "data.test_split": "test"},
+            PARTS,
+            63,
+        ),
+        ({"data.train_split": "fit(train)", "data.test_split": "test"}, ("fit(train)", "test", "test"), 63),
+        ({"data.test_split": None}, (*PARTS[:2], None), 63),
+        ({"data.test_split": "test[:50%]"}, ("train", "test[:50%]", "test[:50%]"), 72),
+    ],
+)
+def test_head_is_never_fitted_to_images_that_the_user_evaluates(settings, expected, count, machine, tmp_path):
+    for name in ("train", "test"):
+        example_images.folder(tmp_path / name, count=24)
+    recipe = fitted(str(tmp_path), "ViT_S16", lambda recipe: recipes.replace(recipe, {"adapt": "head", **settings}))
+    assert (recipe.data.train_split, recipe.data.eval_split, recipe.data.test_split) == expected
+    assert (recipe.total_steps, recipe.head_images) == (0, count)
+
+
+@pytest.mark.slow
 def test_a_line_names_rare_classes_unless_they_are_balanced(tmp_path, machine, caplog):
     for name in [f"train/many/{number}" for number in range(6)] + ["train/few/1", "train/few/2", "test/few/3"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
