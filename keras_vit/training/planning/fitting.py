@@ -224,7 +224,7 @@ def _log(chosen: recipes.Recipe, used: recipes.Recipe, reasons: dict[str, str]) 
             f"batch: {data.batch_size} in {parts} part{'s'[: parts != 1]}",
             ("data.batch_size", "optim.accumulation_steps"),
         ),
-        "steps": (f"steps: {steps}", ("total_steps", "time")),
+        "steps": (f"steps: {steps}", ("total_steps", "time") if used.total_steps else ("total_steps",)),
         "update": (
             f"update: {optim.name}, rate {optim.learning_rate:g}{decay}",
             ("optim.name", "optim.learning_rate", "optim.weight_decay"),

@@ -335,6 +335,8 @@ def test_log_states_a_single_step_and_a_time(machine, photos, caplog):
     assert "steps: 1 step, 1 of them warm-up (given)" in caplog.messages
     recipe_of(Choices(photos, model="ViT_Ti16", time="1h30m"))
     assert "steps: as many as fit into 1:30:00, after some are measured (given)" in caplog.messages
+    recipe_of(Choices(photos, model="ViT_S16", adapt="head", time="1h30m"))
+    assert "steps: 0 steps (only the head is fitted)" in caplog.messages
 
 
 @pytest.mark.parametrize(("cats", "is_shown"), [(6, True), (5, False)])
@@ -361,11 +363,11 @@ def test_an_image_size_of_the_user_is_stated_as_such(choices, machine, photos, c
 @pytest.mark.slow
 def test_rules_follow_the_settings_of_the_user(machine, photos):
     """The trained weights determine the rate, the batch its parts, and the images the steps."""
-    of = lambda **choices: recipe_of(Choices(photos, model="ViT_S16", **choices))  # noqa: E731
+    of = lambda **choices: recipe_of(Choices(photos, **{"model": "ViT_S16", **choices}))  # noqa: E731
     assert of(adapt="all").optim.name == "sgd" and of(overrides={"adapt": "head"}).optim.name == "adamw"
     assert of(image_size=96).data.pp_train.startswith("decode|inception_crop(96, 50, antialias=True)")
     assert of(overrides={"data.batch_size": 130}).optim.accumulation_steps == 130
-    small, large = of(), of(overrides={"model.variant": "ViT-L/16"})
+    small, large = of(), of(model="ViT_L16")
     assert large.model.image_size < small.model.image_size or large.total_steps < small.total_steps
     assert rules.of_steps(9, 1, 1).keys() == {*recipes.OF_TIME}
     for field in recipes.OF_TIME:
