@@ -43,8 +43,8 @@ def read_runs(paths: Sequence[str]) -> list[Run]:
                 errors[run] = error
     if errors and not found:
         raise next(iter(errors.values()))
-    for run, error in errors.items():
-        logging.warning("%s is skipped: %s", run, error)
+    for run, reason in errors.items():
+        logging.warning("%s is skipped: %s", run, reason)
     return list(found.values())
 
 
