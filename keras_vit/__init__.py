@@ -82,5 +82,7 @@ def __dir__() -> list[str]:
 _COMPLETE = not _runs_program()
 if TYPE_CHECKING or _COMPLETE:
     from keras_vit.api import *  # noqa: F403
+    from keras_vit.api import __all__ as __all__
 
-    __all__ = __dir__()
+    if importlib.util.find_spec("tensorflow"):  # without TensorFlow, `import *` leaves out what needs it
+        __all__ = __dir__()

@@ -204,6 +204,13 @@ def test_import_opens_no_connection_and_no_other_backend():
 
 
 @pytest.mark.slow
+def test_star_import_needs_no_tensorflow():
+    pytest.importorskip("jax")
+    code = "import sys\nsys.modules['tensorflow'] = None\nfrom keras_vit import *\nprint(ViT_B16.__name__)"
+    assert run_python(code, KERAS_BACKEND="jax").strip() == "ViT_B16"
+
+
+@pytest.mark.slow
 def test_import_changes_no_global_state():
     code = (
         "import random, numpy as np, keras\n"

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from absl import flags
+from absl import flags, logging
 
 from keras_vit import cli
 from keras_vit.cli import common_flags
@@ -58,6 +58,14 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--grid is missing: the fields of the recipe to sweep over, such as --grid=seed=0,1,2")
     if options.range and not options.trials:
         raise ValueError("--trials is missing: how many settings to choose from --range.")
+    if recipe.data.eval_split == recipe.data.test_split:
+        train, test = recipe.data.train_split, recipe.data.test_split
+        logging.warning(
+            "The test images rank the settings, so the result of the best setting is optimistic. Training images rank "
+            "them with --config.data.train_split='fit(%s)' --config.data.eval_split='validation(%s)' "
+            "--config.data.test_split=%s",
+            *(train, train, test),
+        )
     if options.list:
         sys.stdout.write("".join(f"{name}\n" for name in search.expand(recipe, space)))
         return 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -45,6 +46,8 @@ class Choices:
         if self.data and not self.config and self.data in recipe_file.names() and not os.path.exists(self.data):
             raise ValueError(f"{self.data!r} is a recipe, not a data set: --config={self.data}")
         own = {
+            "data.source": self.data,
+            "model.variant": self.model,
             "adapt": self.adapt,
             "model.weights": self.weights,
             "model.image_size": self.image_size,
@@ -54,6 +57,8 @@ class Choices:
             other, same = self.overrides.get(field, value), seconds_of if field == "time" else str
             if value is not None and same(value) != same(other):
                 raise ValueError(f"{field} has two values, {value} and {other}. Pass one of them.")
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise ValueError(f"The epochs must be a positive number. Received: epochs={self.epochs}.")
         time = self.time is not None or "time" in self.overrides
         if self.epochs is not None and (time or "total_steps" in self.overrides):
             other = "the time" if time else "the steps"

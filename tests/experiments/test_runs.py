@@ -110,9 +110,10 @@ def test_runs_are_dated_by_their_metrics_file(tmp_path):
     assert shown == [f"{time:%Y-%m-%d %H:%M}" for time in expected]
 
 
-def test_default_folder_is_runs(tmp_path, monkeypatch):
+def test_default_folder_is_runs(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match="'runs'"):
+    with pytest.raises(FileNotFoundError, match="no run in 'runs'"):
         programs.call("train.runs")
+    assert not caplog.messages
     write_run(tmp_path / "runs" / "a")
     assert programs.call("train.runs") == 0

@@ -386,6 +386,12 @@ class TestProgram:
         assert lines == [f"optim.ema_momentum={ema},seed={seed}" for ema in (0.0, 0.9) for seed in (5, 6)]
         assert not list(tmp_path.iterdir())
 
+    def test_settings_that_are_ranked_by_the_test_images_are_a_warning(self, tmp_path, caplog):
+        arguments = ["--config=digits", f"--workdir={tmp_path}", "--grid=seed=1", "--list"]
+        for split, is_warned in (("None", False), ("test", True)):
+            programs.call("train.sweep", *arguments, override=[f"data.test_split={split}"])
+            assert is_warned == ("--config.data.eval_split='validation(train)'" in caplog.text)
+
     @pytest.mark.slow
     def test_sweep_of_digits_trains_and_prints_the_table(self, tmp_path, capsys):
         fields = {"total_steps": 3, "log_every": 1, "data.eval_split": "test[:40]", "data.batch_size": 8}

@@ -1,6 +1,7 @@
 """`--model`, `--weights`, `--image_size` and the data set: one choice sets all fields that follow from it."""
 
 import dataclasses
+import math
 
 import keras
 import numpy as np
@@ -161,6 +162,9 @@ def test_epochs_set_the_number_of_steps():
     assert from_flags(*known, "--epochs=2").total_steps == 29
     assert from_flags(*known, "--epochs=2", "--config.data.train_split=train[:500]").total_steps == 10
     assert from_flags(*known, "--epochs=1e-6").total_steps == 1
+    for epochs in (0.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"epochs={epochs}"):
+            from_flags(*known, f"--epochs={epochs}")
 
 
 def test_epochs_flag_sets_steps_and_intervals(images):

@@ -31,7 +31,7 @@ def read_runs(paths: Sequence[str]) -> list[Run]:
     >>> [run.path for run in read_runs(["runs/digits"])]
     ['runs/digits']
     """
-    found, errors = dict[str, Run](), list[Exception]()
+    found, errors = dict[str, Run](), dict[str, Exception]()
     for path in (os.path.normpath(storage.fetched(path, small=True)) for path in paths):
         folders = [os.path.join(glob.escape(path), *"*" * depth) for depth in range(_DEPTH + 1)]
         configs = (sorted(glob.glob(os.path.join(folder, run_directory.CONFIG))) for folder in folders)
@@ -40,15 +40,21 @@ def read_runs(paths: Sequence[str]) -> list[Run]:
             try:
                 found[run] = found.get(run) or _readable(run)
             except (OSError, ValueError) as error:
-                logging.warning("%s is skipped: %s", run, error)
-                errors.append(error)
+                errors[run] = error
     if errors and not found:
-        raise errors[0]
+        raise next(iter(errors.values()))
+    for run, reason in errors.items():
+        logging.warning("%s is skipped: %s", run, reason)
     return list(found.values())
 
 
 def _readable(path: str) -> Run:
     """Return the run in a directory. Raises an OSError or a ValueError if its record cannot be read."""
+    if not os.path.exists(os.path.join(path, run_directory.CONFIG)):
+        raise FileNotFoundError(
+            f"There is no run in {path!r}: expected a file {run_directory.CONFIG}. Name a run, a sweep, or a folder of "
+            "runs."
+        )
     run = Run(path)
     run.metrics  # noqa: B018  raises an error for the recipe of another version
     return run

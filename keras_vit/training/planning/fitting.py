@@ -107,14 +107,17 @@ def _with_splits(recipe: recipes.Recipe, change: Change) -> tuple[recipes.Recipe
 
 def _with_all_images(recipe: recipes.Recipe, change: Change, fewer: int) -> recipes.Recipe:
     """Return the recipe with all training images if only a head is fitted: cross-validation chooses its strength."""
-    used, test = change(recipe), recipe.data.test_split
-    part, whole = splits.part_of(used.data.train_split)
+    used = change(recipe)
+    (part, whole), test = splits.part_of(used.data.train_split), used.data.test_split
     if used.total_steps or not part or not test:
         return recipe
     count = used.head_images
     if count == fewer:
         count = open_source(used.data.source, split=whole).num_examples
-    return recipes.replace(recipe, {"data.train_split": whole, "data.eval_split": test, "head_images": count})
+    fields = {"data.train_split": whole, "data.eval_split": test, "head_images": count}
+    undivided = recipes.replace(recipe, fields)
+    given = change(undivided).data  # with the splits of the user, who may have chosen only one of them
+    return undivided if (given.train_split, given.eval_split) == (whole, test) else recipe
 
 
 def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
@@ -221,7 +224,7 @@ def _log(chosen: recipes.Recipe, used: recipes.Recipe, reasons: dict[str, str]) 
             f"batch: {data.batch_size} in {parts} part{'s'[: parts != 1]}",
             ("data.batch_size", "optim.accumulation_steps"),
         ),
-        "steps": (f"steps: {steps}", ("total_steps", "time")),
+        "steps": (f"steps: {steps}", ("total_steps", "time") if used.total_steps else ("total_steps",)),
         "update": (
             f"update: {optim.name}, rate {optim.learning_rate:g}{decay}",
             ("optim.name", "optim.learning_rate", "optim.weight_decay"),

@@ -335,6 +335,8 @@ def test_log_states_a_single_step_and_a_time(machine, photos, caplog):
     assert "steps: 1 step, 1 of them warm-up (given)" in caplog.messages
     recipe_of(Choices(photos, model="ViT_Ti16", time="1h30m"))
     assert "steps: as many as fit into 1:30:00, after some are measured (given)" in caplog.messages
+    recipe_of(Choices(photos, model="ViT_S16", adapt="head", time="1h30m"))
+    assert "steps: 0 steps (only the head is fitted)" in caplog.messages
 
 
 @pytest.mark.parametrize(("cats", "is_shown"), [(6, True), (5, False)])
@@ -361,11 +363,11 @@ def test_an_image_size_of_the_user_is_stated_as_such(choices, machine, photos, c
 @pytest.mark.slow
 def test_rules_follow_the_settings_of_the_user(machine, photos):
     """The trained weights determine the rate, the batch its parts, and the images the steps."""
-    of = lambda **choices: recipe_of(Choices(photos, model="ViT_S16", **choices))  # noqa: E731
+    of = lambda **choices: recipe_of(Choices(photos, **{"model": "ViT_S16", **choices}))  # noqa: E731
     assert of(adapt="all").optim.name == "sgd" and of(overrides={"adapt": "head"}).optim.name == "adamw"
     assert of(image_size=96).data.pp_train.startswith("decode|inception_crop(96, 50, antialias=True)")
     assert of(overrides={"data.batch_size": 130}).optim.accumulation_steps == 130
-    small, large = of(), of(overrides={"model.variant": "ViT-L/16"})
+    small, large = of(), of(model="ViT_L16")
     assert large.model.image_size < small.model.image_size or large.total_steps < small.total_steps
     assert rules.of_steps(9, 1, 1).keys() == {*recipes.OF_TIME}
     for field in recipes.OF_TIME:
@@ -545,6 +547,29 @@ def test_validation_images_are_held_out_only_if_steps_are_trained(machine, tmp_p
     assert parts == [("train", "test", "test"), PARTS]
     # A seventh of the 24 images of each of three classes, rounded down, is held out.
     assert [(each.total_steps > 0, each.head_images) for each in found] == [(False, 72), (True, 63)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "expected", "count"),
+    [
+        ({"data.eval_split": "validation(train)"}, PARTS, 63),
+        (
+            {"data.train_split": "fit(train)", "data.eval_split": "validation(train)", "data.test_split": "test"},
+            PARTS,
+            63,
+        ),
+        ({"data.train_split": "fit(train)", "data.test_split": "test"}, ("fit(train)", "test", "test"), 63),
+        ({"data.test_split": None}, (*PARTS[:2], None), 63),
+        ({"data.test_split": "test[:50%]"}, ("train", "test[:50%]", "test[:50%]"), 72),
+    ],
+)
+def test_head_is_never_fitted_to_images_that_the_user_evaluates(settings, expected, count, machine, tmp_path):
+    for name in ("train", "test"):
+        example_images.folder(tmp_path / name, count=24)
+    recipe = fitted(str(tmp_path), "ViT_S16", lambda recipe: recipes.replace(recipe, {"adapt": "head", **settings}))
+    assert (recipe.data.train_split, recipe.data.eval_split, recipe.data.test_split) == expected
+    assert (recipe.total_steps, recipe.head_images) == (0, count)
 
 
 @pytest.mark.slow
