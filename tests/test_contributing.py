@@ -82,7 +82,7 @@ def test_named_code_exists():
     assert {name for name in named if not known.issuperset(name.split("."))} == set() and len(named) > 120
 
 
-def test_the_sentences_on_tensorflow_name_its_subpackages():
+def test_the_subpackages_that_import_tensorflow_are_listed():
     at_top, inside = set(), set()
     for path in source_files(ROOT):
         module = module_name(ROOT, path)

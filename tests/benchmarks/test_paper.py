@@ -176,7 +176,7 @@ def test_the_best_regularization_is_pretrained_and_finetuned(study):
 # ---- statements ------------------------------------------------------------------------------------------------------
 
 
-def test_ahead_requires_a_significant_difference():
+def test_a_model_is_ahead_only_by_a_significant_difference():
     scores = {"a": [0.90, 0.92, 0.94], "b": [0.89, 0.91, 0.93], "c": [0.80, 0.82, 0.84]}
     assert statements.ahead("a", "c", scores).holds  # t = 6.1 at 4 degrees of freedom
     assert not statements.ahead("a", "b", scores).holds  # t = 0.6
@@ -237,7 +237,7 @@ def test_claims_reproduce_if_the_numbers_support_them(name, study):
 
 
 @pytest.mark.slow
-def test_claims_on_the_size_of_the_pretraining_set(study):
+def test_claims_on_the_size_of_the_pretraining_set_are_checked(study):
     subsets = {}
 
     def score(recipe):

@@ -325,7 +325,7 @@ def of_weights(path):
 
 
 @pytest.mark.parametrize("damage", [cut, flipped, of_weights, lambda path: path.write_bytes(b"")])
-def test_damaged_files_are_named(damage, valid, tmp_path):
+def test_damaged_files_are_reported(damage, valid, tmp_path):
     path = shutil.copy(valid / "vit.keras", tmp_path / "model.keras")
     damage(path)
     with pytest.raises(ValueError, match=f"{path} cannot be loaded"):

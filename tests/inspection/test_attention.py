@@ -164,7 +164,7 @@ def test_maps_of_an_ensemble_are_named_by_model():
 
 
 @pytest.mark.slow
-def test_attention_maps_of_another_image_size():
+def test_attention_maps_have_the_grid_of_another_image_size():
     model = small.shared("any_size")
     maps = inspection.attention_maps(model, small.images(size=(16, 48)))
     assert maps.layout.grid == (2, 6)

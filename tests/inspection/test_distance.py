@@ -43,7 +43,7 @@ def test_distance_of_two_patches_computed_by_hand():
 
 
 @pytest.mark.slow
-def test_distance_of_rectangular_patches():
+def test_distance_of_rectangular_patches_uses_both_sides():
     found = inspection.attention_distance(uniform(patch_size=(16, 8)), small.images())
     np.testing.assert_allclose(found, mean_distance(2, 3, 16, 8), rtol=1e-5)
 

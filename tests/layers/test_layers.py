@@ -595,7 +595,7 @@ def test_a_block_takes_any_mlp_and_is_saved_with_it(tmp_path):
     np.testing.assert_array_equal(array(loaded(normal(2, 3, 8))), array(model(normal(2, 3, 8))))
 
 
-def test_an_mlp_with_lora_is_saved_once():
+def test_configuration_of_a_block_keeps_the_lora_rank_of_its_mlp():
     block = layers.EncoderBlock(layers.SelfAttention(2), layers.MlpBlock(16))
     block.build((None, 3, 8))
     block.mlp.dense_0.enable_lora(2)

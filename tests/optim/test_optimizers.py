@@ -47,7 +47,7 @@ def test_momentum_accumulates_gradients_without_the_learning_rate():
         np.testing.assert_allclose(got, weight, rtol=1e-5, atol=1e-6)
 
 
-def test_nesterov_and_plain_descent_match_the_formula():
+def test_nesterov_momentum_matches_the_formula_and_zero_momentum_is_sgd():
     momentum = GRADIENTS[0] + 0.0
     direction, _ = Momentum(0.9, nesterov=True).direction(GRADIENTS[0], [np.zeros_like(WEIGHT)], 0)
     np.testing.assert_allclose(direction, GRADIENTS[0] + 0.9 * momentum, rtol=1e-6)

@@ -190,7 +190,7 @@ def test_a_line_has_the_means_of_only_its_steps(whole):
 
 
 @pytest.mark.slow
-def test_the_first_loss_is_that_of_the_first_batch(tmp_path):
+def test_the_first_loss_is_the_loss_of_the_first_batch(tmp_path):
     """Worked out in NumPy, without dropout."""
     trainer = toy.Trainer(tmp_path, toy.recipe(total_steps=1, checkpoint_every=0))
     trainer.model.get_layer("dropout").rate = 0.0

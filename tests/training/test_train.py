@@ -40,7 +40,7 @@ def test_report_figure_of_a_run_has_captions(task, headline, tmp_path, monkeypat
     assert quantities == recipe.task.metrics[:2]
 
 
-def test_report_figure_of_a_run_without_captions(tmp_path, monkeypatch):
+def test_report_figure_of_a_run_may_have_no_captions(tmp_path, monkeypatch):
     """A score other than the accuracy has no largest class, nor has an accuracy without counts of the classes."""
     drawn = []
     monkeypatch.setattr(plots, "reconstructions", lambda *places: drawn.append(places))

@@ -110,7 +110,7 @@ def test_mixup_is_used_only_for_many_images_from_scratch():
         (20_000, 3, 1_280_000),
     ],
 )
-def test_images_seen_by_a_pretrained_model(images, outputs, expected):
+def test_number_of_images_seen_by_a_pretrained_model_follows_the_rule(images, outputs, expected):
     """Without a fitted head."""
     recipe = recipes.replace(PRETRAINED, {"data.batch_size": 32 if images < 5_000 else 128})
     fields, reason = rules.steps(dataclasses.replace(FACTS, images=images, outputs=outputs), recipe)
@@ -123,7 +123,7 @@ def test_images_seen_by_a_pretrained_model(images, outputs, expected):
     ("images", "outputs", "expected"),
     [(100, 3, 30_000), (100, 99, 200_000), (1_000, 3, 60_000), (10_000, 3, 600_000)],
 )
-def test_images_seen_from_scratch(images, outputs, expected):
+def test_number_of_images_seen_from_scratch_follows_the_rule(images, outputs, expected):
     scratch = recipes.replace(PRETRAINED, {"model.weights": None})
     assert rules.images_seen(dataclasses.replace(FACTS, images=images, outputs=outputs), scratch) == expected
 
@@ -138,14 +138,14 @@ def test_images_seen_of_large_data_sets_match_bit():
     assert seen == [PRETRAINED.data.batch_size * steps for steps in (500, 10_000)]
 
 
-def test_estimated_time_of_every_adaptation():
+def test_time_of_every_adaptation_is_estimated():
     """Two thirds of all operations without the gradients of the weights, one third without a backward pass."""
     adapted = ("all", "lora(rank=4)", "bias", "head", "last(2)")
     seconds = [rules.seconds_for(FACTS, recipes.replace(PRETRAINED, {"adapt": adapt}), 6e12) for adapt in adapted]
     assert seconds == pytest.approx([100, 200 / 3, 200 / 3, 100 / 3, 100])
 
 
-def test_the_number_of_images_to_whose_features_the_head_is_fitted():
+def test_number_of_images_for_fitting_the_head_is_limited():
     """All images if only the head is trained, otherwise those of a quarter of the time, at most 20,000 (masks: 500)."""
 
     def number(recipe, seconds, **fields):
