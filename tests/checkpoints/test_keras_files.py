@@ -255,7 +255,7 @@ def test_groups_nested_more_than_twelve_deep_are_refused(depth, tmp_path):
         if depth == 12:
             assert [(layers, index) for layers, index, _ in formats_keras._walk(file)] == [(["group"], "0")]
         else:
-            with pytest.raises(ValueError, match="nested more than 12 deep"):
+            with pytest.raises(ValueError, match="more than 12 levels"):
                 list(formats_keras._walk(file))
 
 

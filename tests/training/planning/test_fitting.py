@@ -309,7 +309,7 @@ def test_six_lines_state_the_settings_after_those_of_the_user(overrides, given, 
     with caplog.at_level(logging.INFO, logger="absl"):
         recipe = recipe_of(Choices(photos, model="ViT_S16", overrides=overrides))
     about_splits, *texts = caplog.messages
-    assert about_splits.startswith("No images choose the best checkpoint")
+    assert about_splits.startswith("No validation images")
     lines = {name: line for name, _, line in (text.partition(": ") for text in texts)}
     assert list(lines) == ["model", "images", "batch", "steps", "update", "augmentation"]
     assert all(recipes.get(recipe, field) == value for field, value in overrides.items())
@@ -529,7 +529,7 @@ def test_best_checkpoint_is_chosen_on_other_images_than_the_test_split(
     assert (recipe.data.train_split, recipe.data.eval_split, recipe.data.test_split) == expected
     few = expected[1] == expected[2]
     assert recipe.patience == (0 if few else 3)
-    assert few == any(text.startswith("No images choose the best checkpoint") for text in caplog.messages)
+    assert few == any(text.startswith("No validation images") for text in caplog.messages)
 
 
 @pytest.mark.slow
