@@ -338,7 +338,7 @@ def test_attention_figures_are_drawn_from_trained_models(study, tmp_path):
     assert "of 3 statements hold" in text and "| 1 |" in text
 
 
-def test_near_and_far_similarity_computed_by_hand():
+def test_near_and_far_similarity_matches_hand_computation():
     y, x = np.mgrid[:3, :3].reshape(2, -1)
     matrix = np.where((y[:, None] == y) | (x[:, None] == x), 0.5, 0.1)
     np.fill_diagonal(matrix, 1.0)

@@ -77,7 +77,7 @@ def test_features_that_are_not_finite_are_refused(evaluator, broken):
         evaluator.evaluate(train, test, 4)
 
 
-def test_knn_accuracy_computed_by_hand():
+def test_knn_accuracy_matches_hand_computation():
     train = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.1]]), np.array([0, 1, 2])
     test = np.array([[5.0, 0.0], [0.0, 0.1], [1.0, 0.04]]), np.array([0, 1, 2])
     # Cosines do not see lengths: (5, 0) is nearest to (1, 0), (0, .1) to (0, 2), (1, .04) to (3, .1).

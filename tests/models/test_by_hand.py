@@ -110,7 +110,7 @@ def test_imagenet_normalization_matches_torchvision():
     assert normalization.IMAGENET == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def test_range_of_normalized_pixels_computed_by_hand():
+def test_range_of_normalized_pixels_matches_hand_computation():
     low, high = normalization.black_and_white(normalization.IMAGENET)
     assert low == pytest.approx((0 - 0.485) / 0.229)  # of red, the lowest of the three
     assert high == pytest.approx((1 - 0.406) / 0.225)  # of blue

@@ -190,7 +190,7 @@ def test_optimizers_are_created_by_name():
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (7, 5), (1, 9), (9, 1), (3, 3)])
-def test_muon_step_of_a_rank_one_matrix_computed_by_hand(shape):
+def test_muon_step_of_a_rank_one_matrix_matches_hand_computation(shape):
     """The Newton-Schulz iteration is a polynomial of the singular value, with the factor of arXiv:2502.16982, eq. 4."""
     rng = np.random.default_rng(5)
     left, right = (vector / np.linalg.norm(vector) for vector in (rng.normal(size=side) for side in shape))

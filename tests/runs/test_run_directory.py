@@ -179,7 +179,7 @@ def test_another_spelling_of_the_task_is_the_same_recipe(trained):
     test_the_same_recipe_does_not_change_the_record(trained)
 
 
-def test_a_directory_without_weights_takes_any_recipe(tmp_path):
+def test_a_directory_without_weights_accepts_any_recipe(tmp_path):
     run_directory.write_config(str(tmp_path), recipe(), DATA)
     run_fields.check(str(tmp_path), recipe(learning_rate=0.5), DATA)
     run_directory.write_config(str(tmp_path), recipe(learning_rate=0.5), DATA)

@@ -125,7 +125,7 @@ def test_markdown_table_aligns_and_escapes():
     )
 
 
-def test_a_draft_is_removed_and_the_published_version_stays(tmp_path):
+def test_a_draft_is_removed_and_the_published_version_is_kept(tmp_path):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("theirs")
     with pytest.raises(OSError, match="full"), file_io.draft_directory(tmp_path / "deep" / "a.txt") as draft:
