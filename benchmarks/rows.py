@@ -256,7 +256,7 @@ def _startup() -> Iterator[Row]:
         yield Row(name, title, {"model": "ViT-B/16"}, worker="startup.py", system=name)
     yield Row(
         "digits",
-        "Digits: seconds to 97% accuracy on the test images, from building the model on",
+        "Digits: seconds to 97% accuracy on the test images, including building the model",
         worker="digits.py",
         peers=("keras_hub",),
         rounds=3,

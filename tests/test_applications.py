@@ -124,11 +124,11 @@ def test_unknown_weights_and_arguments_are_errors():
 @pytest.mark.parametrize(
     "build", [keras_vit.ViT_Ti16, keras_vit.BiT_R50x1, lambda **kw: keras_vit.create_model("ViT_Ti16", **kw)]
 )
-def test_models_take_a_name(build):
+def test_constructors_accept_a_name_for_the_model(build):
     assert build(image_size=32, classes=2, name="mine").name == "mine"
 
 
 @pytest.mark.slow
-def test_variants_go_by_the_names_of_their_constructors_too():
+def test_variants_are_found_by_the_names_of_their_constructors():
     model = keras_vit.create_model("R26_S32", image_size=32, classes=2)
     assert model.get_config() == keras_vit.create_model("R26+ViT-S/32", image_size=32, classes=2).get_config()

@@ -55,7 +55,7 @@ OUTSIDE = {
 OUTSIDE |= {"saving", "register_keras_serializable", "slow", "long", "_train", "_export"}
 
 
-def test_named_files_exist():
+def test_files_named_in_contributing_exist():
     """A file is given from the root or from `keras_vit/`. A folder in a description may be anywhere in `keras_vit/`."""
     named = re.findall(r"`(?:python -m )?([\w.]+/[\w./]*|[\w/]+\.(?:py|md|toml|yml))`", TEXT)
     named = {name.replace("test_NAME.py", "").replace("NAME.py", "") for name in named}
@@ -66,7 +66,7 @@ def test_named_files_exist():
 
 
 @pytest.mark.slow
-def test_named_code_exists():
+def test_code_named_in_contributing_exists():
     """Functions, classes, arguments, fields and modules."""
     known = set(OUTSIDE)
     for folder in ("keras_vit", "train", "export", "tests", "tools", "benchmarks", "docs"):
@@ -82,7 +82,7 @@ def test_named_code_exists():
     assert {name for name in named if not known.issuperset(name.split("."))} == set() and len(named) > 120
 
 
-def test_the_sentences_on_tensorflow_name_its_subpackages():
+def test_the_subpackages_that_import_tensorflow_are_listed():
     at_top, inside = set(), set()
     for path in source_files(ROOT):
         module = module_name(ROOT, path)

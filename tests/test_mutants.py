@@ -13,7 +13,7 @@ def test_every_listed_mutation_applies(mutant):
         assert (mutants.ROOT / test.partition("::")[0]).exists()
 
 
-def test_missing_line_is_named():
+def test_missing_line_is_reported():
     with pytest.raises(ValueError, match="a/b.py does not have the line 'x = 1'"):
         mutants.Mutant("a/b.py", "x = 1", "x = 2", ()).applied("y = 1\n")
 

@@ -66,7 +66,7 @@ def embed(argv: Sequence[str]) -> int:
     checks = [tables.check_name] if output.endswith(".parquet") else []
     paths, total = image_files.listed(argv[1:], common_flags.in_shard, *checks)
     if total == 0:
-        logging.warning("No image is in --shard=%s.", options.shard)
+        logging.warning("--shard=%s contains none of the images.", options.shard)
         return 0
     folder, complete = f"{output}.parts", False
     with locks.locked(folder, "--output"):

@@ -65,7 +65,7 @@ flags.DEFINE_integer("nodes", 1, "slurm, kubernetes: number of machines.", 1)
 flags.DEFINE_integer("gpus", 1, "slurm, kubernetes: GPUs per machine; 0 trains on CPUs.", 0)
 flags.DEFINE_integer("tasks_per_node", 1, "slurm: 1 process per machine, or as many as a machine has GPUs.", 1)
 flags.DEFINE_string(
-    "container_image", "keras-vit:1", "kubernetes, jobset: the container image of deploy/train/Dockerfile."
+    "container_image", "keras-vit:1", "kubernetes, jobset: container image, built from deploy/train/Dockerfile."
 )
 flags.DEFINE_string("accelerator", None, "jobset, tpu-vm: the type of the TPU slice, such as v5litepod-16 or v4-32.")
 flags.DEFINE_integer("slices", 1, "jobset: number of slices.", 1)

@@ -212,8 +212,8 @@ def check_output(kind: outputs.Output | None) -> None:
     given = [f"--{name}" for name in ("top_k", "order", "sort") if options[name].present]
     if given and kind and not kind.has_probabilities:
         raise ValueError(
-            f"Only a model with probabilities of classes takes {', '.join(given)}. "
-            f"Received: --model={options.model}, a model of {kind.output_name}."
+            f"{', '.join(given)}: the model must predict probabilities of classes. "
+            f"Received: --model={options.model}, which predicts {kind.output_name}."
         )
     if options.output and not tables.is_table(options.output) and kind and not kind.has_masks:
         raise ValueError(

@@ -100,7 +100,7 @@ def weights_sha256(weights: str) -> str | None:
 
 
 def run_program(command: Sequence[str], output: str) -> None:
-    """Run a program and append its output to a file. If the program fails, the error contains the last line."""
+    """Run a program and append its output to a file. If it fails, the error contains the last line of the output."""
     with signals.StopRequest() as stop:
         stop.defer()
         exit_code = processes.run(command, output, lambda: stop)

@@ -44,8 +44,8 @@ def load_checkpoint(
             load the encoder of a masked autoencoder.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
             (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file. Names of weights are also
-            supported, and are downloaded at first use: `"hf:OWNER/NAME"`, `"hf:OWNER/NAME@REVISION"`, or a model and a
-            name of `keras_vit.list_weights()`, such as `"ViT_B16:augreg"`.
+            supported; the file is downloaded at first use: `"hf:OWNER/NAME"`, `"hf:OWNER/NAME@REVISION"`, or a model
+            and a name of `keras_vit.list_weights()`, such as `"ViT_B16:augreg"`.
         head: `"keep"` loads the file's head, and `"reset"` initializes the model's head. `"auto"` loads the head if the
             file and the model have the same number of classes.
         method: Method to resize position embeddings: `"reference"`, `"bilinear"`, `"bicubic"`, `"antialiased"` or

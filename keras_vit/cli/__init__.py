@@ -7,7 +7,7 @@ that `cli.run(main)` calls. Exit codes:
     1    failed; the last lines contain the reason
     2    wrong flags, recipe, file or environment: correct it before a restart
     66   an image could not be read: repair or remove it
-    70   the loss became infinite or not a number, or several restarts brought no newer checkpoint
+    70   the loss became infinite or not a number, or several restarts produced no newer checkpoint
     74   a file could not be written: free some space, then start again
     75   stopped by SIGTERM or Ctrl-C, with everything saved, or another worker ended: start again to resume
     130  stopped by Ctrl-C (by the second Ctrl-C, if the first saves)

@@ -108,7 +108,7 @@ def define_checkpoint_flag() -> None:
     flags.DEFINE_string(
         "checkpoint",
         None,
-        "Weights of a run: best, last, or the step of a checkpoint. By default, those of model.keras.",
+        "Weights of a run: best, last, or the step of a checkpoint. By default, the weights in model.keras.",
     )
 
 

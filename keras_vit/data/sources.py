@@ -117,7 +117,7 @@ class Source:
         raise NotImplementedError
 
     def eval_items(self, rows: Rows, steps: int) -> tf.data.Dataset:
-        """Return the steps of one pass in order, as in `train_items`. Rows of padding have the position -1."""
+        """Return a dataset of `steps` elements as in `train_items`: one pass, in order. Padding has the position -1."""
         raise NotImplementedError
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

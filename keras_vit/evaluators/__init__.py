@@ -1,7 +1,7 @@
 """Evaluators: accuracy of a classifier, errors of a regression, mIoU of a segmentation, and quality of features.
 
 An evaluator measures a `Context`, which is a predictor (see `keras_vit.open_predictor`) with its data.
-Programs and recipes create evaluators by name in a `Suite`. The underlying functions take arrays.
+Programs and recipes create evaluators by name in a `Suite`. `evaluate` and `ClassificationMetrics` take arrays.
 """
 
 from keras_vit.evaluators import (  # noqa: F401 - each module registers its evaluator

@@ -20,7 +20,7 @@ def wilson_interval(correct: int, examples: int) -> tuple[float, float]:
 
 
 def examples_for(accuracy: float) -> int:
-    """Return the number of examples that, if all are correct, have an interval that starts at `accuracy` < 1."""
+    """Return how many examples, all of them correct, give an interval with the lower bound `accuracy` < 1."""
     return math.ceil(_Z2 * accuracy / (1 - accuracy))
 
 

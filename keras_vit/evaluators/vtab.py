@@ -59,7 +59,7 @@ class Vtab(Evaluator):
     def __post_init__(self):
         tasks = TASKS if self.tasks is None else self.tasks
         if not isinstance(tasks, (str, Sequence)) or not tasks:
-            raise ValueError(f"`tasks` must be names of tasks. Leave it out for all. Received: tasks={self.tasks!r}.")
+            raise ValueError(f"`tasks` must be names of tasks, or None for all tasks. Received: tasks={self.tasks!r}.")
         self.tasks = self._tasks = check_tasks([tasks] if isinstance(tasks, str) else tasks)
         checks.optional_text("pp", self.pp)
         checks.choice("solver", self.solver, linear_probe.SOLVERS)

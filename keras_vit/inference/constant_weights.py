@@ -1,8 +1,8 @@
 """Models with weights as constants of the graph, so that oneDNN can choose the layout of the weights.
 
-TensorFlow lets oneDNN store weights in blocks only if they are constants. With variables in bfloat16, the first matrix
-product of each MLP does not use AMX, and small models are slower with AVX512-BF16. Optimizing the graph keeps many
-copies of the constants in memory, and takes as long as dozens of calls.
+TensorFlow lets oneDNN store weights in a blocked layout only if they are constants. With variables in bfloat16, the
+first matrix product of each MLP does not use AMX, and small models are slower with AVX512-BF16. Optimizing the graph
+keeps many copies of the constants in memory, and takes as long as dozens of calls.
 """
 
 from collections.abc import Callable

@@ -63,7 +63,7 @@ def of_files(paths: Iterable[str]) -> Iterator[NamedImage]:
 
 
 def stream(images: Any) -> Iterator[NamedImage]:
-    """Yield images of any form as named images. An iterator of named images is read step by step."""
+    """Yield images of any form as named images. An iterator of named images is read lazily."""
     if isinstance(images, Iterator):
         first = list(itertools.islice(images, 1))
         images = itertools.chain(first, images)
@@ -120,7 +120,7 @@ def _is_pil(image: Any) -> bool:
 def _file_of(image: Any) -> bytes:
     """Return a PIL image as a file, so that each mode and orientation is decoded as usual.
 
-    A JPEG image that Pillow has not decoded yet is read from its file, because decoders of JPEG differ in some values.
+    A JPEG image that Pillow has not decoded yet is read from its file, because JPEG decoders differ in some values.
     All other images are written as PNG files.
     """
     if image.format in ("JPEG", "MPO") and image.tile and not image.decoderconfig and image.tell() == 0:

@@ -37,13 +37,13 @@ def open_predictor(
         preprocess: Preprocessing string. By default, the string is read from the run, artifact or checkpoint. For a
             model of this package whose normalization is unknown, pixels are mapped to [-1, 1], with a warning. Other
             models require the string. Missing decoding and resizing are added.
-        class_names: Class names, or a file with one name per line. By default the names of the run, artifact or
+        class_names: Class names, or a file with one name per line. By default, the names of the run, artifact or
             checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
         checkpoint: Weights of a run: `"best"`, `"last"` or the step of a checkpoint, see `keras_vit.runs.load_run`. By
-            default, those in `model.keras`.
-        image_size: Height and width of the images, to which position embeddings are adapted. By default the size of the
-            model, or of the preprocessing in the checkpoint's directory. The size of an artifact is fixed.
+            default, the weights in `model.keras`.
+        image_size: Height and width of the images, to which position embeddings are adapted. By default, the size of
+            the model, or of the preprocessing in the checkpoint's directory. The image size of an artifact is fixed.
 
     Returns:
         The predictor. It is pickled as its path and these arguments, and opened again in each process that reads it.

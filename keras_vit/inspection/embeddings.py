@@ -77,7 +77,7 @@ def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
         )
     if not 0 <= layer < len(layers):
         raise ValueError(
-            f"`layer` must be in 0..{len(layers) - 1}, the model's position tables. Received: layer={layer!r}."
+            f"`layer` must be in 0..{len(layers) - 1}, the layers with a position table. Received: layer={layer!r}."
         )
     table = _inputs.to_numpy(layers[layer].table())[0].astype(np.float64)  # [h, w, D]
     table = table / np.maximum(np.linalg.norm(table, axis=-1, keepdims=True), 1e-12)

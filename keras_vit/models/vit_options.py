@@ -76,11 +76,11 @@ class ViTOptions(Options):
         block: Class or function that creates each block, or its registered name. It must be registered with
             `keras.saving.register_keras_serializable`. The model calls `block(attention, mlp, dtype=..., name=...)`,
             with further arguments of `keras_vit.layers.EncoderBlock` only where they differ from its defaults, and
-            calls the layer on the tokens `[B, N, D]`.
+            calls the block with the tokens `[B, N, D]`.
         attention: Class or function that creates the attention of each block, or its registered name, as for `block`.
             The model calls `attention(num_heads, dtype=..., name=...)`, with further arguments of
-            `keras_vit.layers.SelfAttention` only where they differ from its defaults. `EncoderBlock` calls the layer on
-            the tokens with `training`.
+            `keras_vit.layers.SelfAttention` only where they differ from its defaults. `EncoderBlock` calls
+            `layer(tokens, training=...)`.
         head: Keras layer that replaces pooling and classification, or None. The model calls
             `head(tokens, grid=patches)` with the tokens after the final norm `[B, prefix tokens + registers + h*w, D]`
             and the patches on their grid `[B, h, w, D]`. If the layer has an attribute `blocks`, such as `(5, 11)`, the

@@ -34,7 +34,9 @@ class _Formula:
 
     def __repr__(self) -> str:
         name = type(self).__name__
-        return f"<keras_vit.optim.{name}, for the package's own training; `compile` takes those of keras.optimizers>"
+        return (
+            f"<keras_vit.optim.{name}, for the package's own training; `compile` takes optimizers of keras.optimizers>"
+        )
 
 
 class Momentum(_Formula):

@@ -102,7 +102,7 @@ class CheckpointStore:
             if problem is None:
                 with Progress(f"Reading the {'best' if best else 'last'} checkpoint"):
                     return self._read(path, specs)
-            logging.warning("Checkpoint %s is not usable: %s. Trying the previous one.", path, problem)
+            logging.warning("Checkpoint %s is not usable: %s. Trying the previous checkpoint.", path, problem)
         if not best and any(os.path.isdir(path) or os.path.exists(manifest_of(path)) for path in paths):
             raise StorageError(
                 f"None of the checkpoints in {self.directory} is complete: {', '.join(paths)}. Repair the disk, or "

@@ -28,7 +28,7 @@ class Diverged(TrainingError):
 
 
 class NoProgress(TrainingError):
-    """Several restarts in a row brought no newer checkpoint. A restart would most likely end in the same way."""
+    """Several restarts in a row produced no newer checkpoint. A restart would most likely end in the same way."""
 
     exit_code = 70
 

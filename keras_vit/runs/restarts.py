@@ -38,7 +38,7 @@ def check(workdir: str) -> None:
         since = _count(workdir, name, newest)
     if since > LIMIT:
         raise NoProgress(
-            f"{LIMIT} restarts in a row brought no newer checkpoint than that of step {newest}. See the errors of "
+            f"{LIMIT} restarts in a row produced no newer checkpoint than step {newest}. See the errors of "
             f"these starts in the logs, and start the run again after correcting the cause. Received: {VARIABLE}="
             f"{name}."
         )

@@ -153,8 +153,8 @@ def load_run(path: str | os.PathLike, checkpoint: str | int | None = None) -> Ru
 
     Args:
         path: A run directory, a `.keras` file in a run directory, or the URL of either in a bucket.
-        checkpoint: Weights of the model. By default those in `model.keras`, which an unfinished run does not have: the
-            weights of the best evaluation, or the last weights without evaluations during the training. `"best"` and
+        checkpoint: Weights of the model. By default, the weights in `model.keras`, which a run writes at its end: the
+            weights of the best evaluation or, without evaluations during the training, the last weights. `"best"` and
             `"last"` open the best and the newest checkpoint; the step of a checkpoint opens that checkpoint.
 
     Raises:

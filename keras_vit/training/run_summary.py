@@ -36,7 +36,7 @@ def report_text(directory: str, results: dict, validation: Validation) -> str:
     if validation.tally is not None and score.name == "accuracy":
         lines += confidence.lines(validation.tally)
     if chosen_by != reported:
-        lines.append(f"{chosen_by}, which choose the best checkpoint")
+        lines.append(f"{chosen_by}, used to choose the best checkpoint")
     lines += best_line(directory, score)
     if validation.tally is not None:
         lines += ["", *(task.lines(validation.tally) or confusion_lines(validation.tally, task.class_names))]
@@ -102,4 +102,4 @@ def draw_figure(recipe: recipes.Recipe, directory: str, validation: Validation) 
             subtitle=f"{name} · {results['examples']:,} images, {results['split']} split · {stamp()}",
         )
     except ImportError as error:
-        logging.warning("No %s: %s", REPORT, error)
+        logging.warning("%s was not written: %s", REPORT, error)

@@ -92,7 +92,10 @@ class Remote:
         try:
             known = file_io.read_json(path, dict) if os.path.exists(path) else {}
         except ValueError as error:
-            logging.warning("A new record begins: %s", formatting.one_line(error))
+            logging.warning(
+                "The tracker starts a new run, because the record of the earlier run cannot be read: %s",
+                formatting.one_line(error),
+            )
             known = {}
         fields, name = flatten(read_config(directory)["recipe"]), os.path.basename(os.path.abspath(directory))
         start = {"wandb": _start_wandb, "mlflow": _start_mlflow}[self.package]

@@ -74,7 +74,7 @@ def class_index(value: object, num_classes: int, num_images: int | None = None) 
     array = np.asarray(value)
     if array.dtype.kind not in "iu" or array.shape not in ((), (num_images,)):
         each = "" if num_images is None else f", or one for each of the {num_images} images"
-        raise ValueError(f"`class_index` must be the number of a class{each}. Received: class_index={value!r}.")
+        raise ValueError(f"`class_index` must be a class number{each}. Received: class_index={value!r}.")
     array = array if num_images is None else np.broadcast_to(array, (num_images,))
     if array.min() < 0 or array.max() >= num_classes:
         raise ValueError(f"`class_index` must be in 0..{num_classes - 1}. Received: class_index={array.tolist()}.")

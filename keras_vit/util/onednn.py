@@ -31,7 +31,7 @@ def is_on() -> bool:
 
 @functools.cache
 def advise() -> None:
-    """Log once that this process computes without the operations, if nobody has chosen that."""
+    """Log once that TensorFlow computes without oneDNN, unless the environment variable is set."""
     if not _IS_X86 or sys.platform != "linux" or VARIABLE in os.environ or is_on():
         return
     import tensorflow as tf

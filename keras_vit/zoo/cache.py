@@ -60,7 +60,7 @@ def fetch(location: str) -> str:
         if candidate.is_file():
             if is_undamaged(candidate):
                 return str(candidate)
-            logging.warning("%s is damaged: its SHA-256 is not the recorded one.", candidate)
+            logging.warning("%s is damaged: its SHA-256 differs from the recorded SHA-256.", candidate)
     if location.startswith(hub.PREFIX):
         return hub.fetch(location, str(search_paths(location)[-1]))
     return _fetch_file(location)
@@ -105,7 +105,9 @@ def _fetch_file(path: str) -> str:
                 _check_whole(temporary)
             digest = sha256(temporary)
             if _recorded(target) not in ("", digest):
-                raise OSError(f"its SHA-256 is not the recorded one; if the owners changed it, delete {target}.sha256")
+                raise OSError(
+                    f"its SHA-256 differs from the recorded SHA-256; if the owners changed it, delete {target}.sha256"
+                )
             write_text(f"{target}.sha256", f"{digest}  {target.name}\n")
     except (OSError, http.client.HTTPException) as error:
         mirror = os.environ.get(MIRROR_VARIABLE)

@@ -165,7 +165,7 @@ def test_versions_are_pinned():
     assert environments.fingerprint(timm) != environments.fingerprint(dataclasses.replace(timm, alone=("x==1",)))
 
 
-def test_environment_that_cannot_be_created_is_named_with_the_reason(tmp_path, monkeypatch):
+def test_environment_that_cannot_be_created_is_reported_with_the_reason(tmp_path, monkeypatch):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no ensurepip here >&2; exit 1\n")
     broken.chmod(0o755)
@@ -343,7 +343,7 @@ def test_input_pipelines_are_compared_by_images_per_second_and_core(tmp_path):
     assert "| keras_hub | 107 | 1.20 |" in text and "###" not in text
 
 
-def test_files_of_a_row_are_created_only_once(tmp_path):
+def test_input_files_of_a_row_are_created_only_once(tmp_path):
     row = dataclasses.replace(rows.ROWS["input-500"], files=(32, 3))
     folder = tmp_path / "jpeg_32"
     assert row.with_files(tmp_path).work["folder"] == str(folder)

@@ -176,7 +176,7 @@ def test_the_best_regularization_is_pretrained_and_finetuned(study):
 # ---- statements ------------------------------------------------------------------------------------------------------
 
 
-def test_ahead_requires_a_significant_difference():
+def test_a_model_is_ahead_only_by_a_significant_difference():
     scores = {"a": [0.90, 0.92, 0.94], "b": [0.89, 0.91, 0.93], "c": [0.80, 0.82, 0.84]}
     assert statements.ahead("a", "c", scores).holds  # t = 6.1 at 4 degrees of freedom
     assert not statements.ahead("a", "b", scores).holds  # t = 0.6
@@ -237,7 +237,7 @@ def test_claims_reproduce_if_the_numbers_support_them(name, study):
 
 
 @pytest.mark.slow
-def test_claims_on_the_size_of_the_pretraining_set(study):
+def test_claims_on_the_size_of_the_pretraining_set_are_checked(study):
     subsets = {}
 
     def score(recipe):
@@ -338,7 +338,7 @@ def test_attention_figures_are_drawn_from_trained_models(study, tmp_path):
     assert "of 3 statements hold" in text and "| 1 |" in text
 
 
-def test_near_and_far_similarity_computed_by_hand():
+def test_near_and_far_similarity_matches_hand_computation():
     y, x = np.mgrid[:3, :3].reshape(2, -1)
     matrix = np.where((y[:, None] == y) | (x[:, None] == x), 0.5, 0.1)
     np.fill_diagonal(matrix, 1.0)

@@ -238,7 +238,7 @@ def to_meta(name, three=False):
         ("hf_dinov3_gated", None),
     ],
 )
-def test_tensor_names_of_meta_are_read(name, method, tmp_path):
+def test_tensor_names_used_by_meta_are_read(name, method, tmp_path):
     path = files.write_directory(tmp_path / "meta", to_meta(name, three="dinov3" in name))
     size = golden(name)["image"].shape[1:3]
     model = model_from_checkpoint(path, num_heads=2, image_size=size)
@@ -248,7 +248,7 @@ def test_tensor_names_of_meta_are_read(name, method, tmp_path):
 
 
 @pytest.mark.slow
-def test_rope_periods_and_bias_masks_of_meta_are_checked(tmp_path):
+def test_rope_periods_and_bias_masks_in_meta_files_are_checked(tmp_path):
     tensors = to_meta("hf_dinov3", three=True)
     zeros = {k: np.zeros_like(v) if k.endswith("bias_mask") else v for k, v in tensors.items()}
     model = model_from_checkpoint(files.write_directory(tmp_path / "zeros", zeros), num_heads=2)

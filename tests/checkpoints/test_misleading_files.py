@@ -392,7 +392,7 @@ def to_plain_meta(name):
 @pytest.mark.parametrize(
     "kind", ["cls_token", "pos_embed|periods", "bias_mask", r"ls\d", "attn.proj.bias", "qkv.bias$"]
 )
-def test_incomplete_files_of_meta_are_refused(name, kind, tmp_path):
+def test_incomplete_files_from_meta_are_refused(name, kind, tmp_path):
     tensors = {key: value for key, value in to_plain_meta(name).items() if not re.search(kind, key)}
     if len(tensors) < len(to_plain_meta(name)):
         refused(files.write_directory(tmp_path / "meta", tensors), "meta", num_heads=2)
@@ -409,7 +409,7 @@ def test_incomplete_files_of_meta_are_refused(name, kind, tmp_path):
         *itertools.product(["bv_tok", "bv_map"], ["pos_embedding"]),
     ],
 )
-def test_incomplete_files_of_google_are_refused(source, name, tmp_path):
+def test_incomplete_files_from_google_are_refused(source, name, tmp_path):
     tensors = {key: value for key, value in files.tensors_of(source).items() if not key.endswith(name)}
     path = files.write_npz(tmp_path / "x.npz", tensors)
     with pytest.raises(CheckpointError):

@@ -90,7 +90,7 @@ def test_group_norm_weights_of_one_or_four_dimensions_are_read(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_numbered_convolutions_of_bit_are_read(tmp_path):
+def test_bit_files_with_numbered_convolutions_are_read(tmp_path):
     tensors = {}
     for index, (name, value) in enumerate(files.tensors_of("bit_big_transfer").items()):
         tensors[name.replace("/standardized_conv2d/", f"/standardized_conv2d_{index}/")] = value

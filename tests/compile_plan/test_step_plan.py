@@ -163,7 +163,7 @@ def test_largest_batch_is_none_if_no_batch_fits():
     assert fake.planner().largest_batch(Setting(512)) is None
 
 
-def test_remedies_fit_in_the_device_memory():
+def test_suggested_changes_fit_in_the_device_memory():
     asked = Setting(512)  # 64 images per device need 16.5 GiB
     fake = Fake(GIB // 2, GIB // 4)
     planner = fake.planner()
@@ -232,7 +232,7 @@ def planned(monkeypatch):
     return recipe
 
 
-def test_the_program_names_the_remedy(planned, capsys):
+def test_the_program_lists_the_changes_that_make_the_step_fit(planned, capsys):
     assert programs.call("tools.compile_plan.__main__", "--target=v5e-8") == 0
     text = capsys.readouterr().out
     for expected in (

@@ -55,7 +55,7 @@ def test_an_image_that_cannot_be_read_is_named_or_replaced(tmp_path):
     assert sorted(stored([batch])) == [0, 1, 3, 3] and len(log.reasons) == 1
 
 
-def test_a_file_in_another_format_is_named(tmp_path):
+def test_a_file_in_another_format_is_reported(tmp_path):
     (tmp_path / "train-00000-of-00001").write_bytes(b"x" * 100)
     with pytest.raises(ValueError, match="train-00000-of-00001 must be a complete ArrayRecord file"):
         data.split_sizes(f"arrayrecord:{tmp_path}", num_classes=3)

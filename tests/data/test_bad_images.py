@@ -79,7 +79,7 @@ def test_reason_is_reported_for_every_kind_of_damage(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 32])
-def test_first_and_last_unreadable_images_are_named(tmp_path, place):
+def test_first_and_last_unreadable_images_are_reported(tmp_path, place):
     source = data.open_source(f"folder:{example_images.folder(tmp_path / 'p')}", "all")
     with open(source.paths[place], "wb"):
         pass

@@ -46,7 +46,7 @@ def test_copy_in_another_directory_has_the_same_fingerprint(folder, tmp_path, mo
     assert fingerprint.changes(before, fingerprints("images/")) == []
 
 
-def test_changed_classes_are_named(folder):
+def test_changed_classes_are_reported(folder):
     cats = folder / "train" / "cat"
     expected = "other images or another order in the split 'train': cat ({} -> {} files)"
     assert differences(folder, lambda: (cats / "new.jpg").write_bytes(b"")) == [expected.format(10, 11)]
@@ -67,7 +67,7 @@ def test_order_of_files_changes_the_fingerprint(folder):
     assert "order" in fingerprint.changes(before, after)[0]
 
 
-def test_changed_label_in_a_manifest_is_named(tmp_path):
+def test_changed_label_in_a_manifest_is_reported(tmp_path):
     lines = ["path,label,split"] + [f"{number}.jpg,{number % 2},train" for number in range(4)]
     path = tmp_path / "list.csv"
 
@@ -96,7 +96,7 @@ def test_values_and_masks_change_the_fingerprint(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "more"), [(5, ""), (7, " and 2 more")])
-def test_at_most_five_changed_classes_are_named(number, more):
+def test_at_most_five_changed_classes_are_reported(number, more):
     before, now = (
         {"train": {"digest": text, "classes": dict.fromkeys("abcdefg"[:number], text), "counts": {"a": count}}}
         for text, count in (("x", 1), ("y", 2))

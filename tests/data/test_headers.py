@@ -39,7 +39,7 @@ def test_pixel_count_is_read_from_the_header_of_every_format(name):
     assert pixels(FILES[name]) == 40 * 50
 
 
-def test_pixel_count_of_a_webp_with_transparency():
+def test_pixel_count_of_a_webp_with_transparency_is_read():
     content = example_images.encode(TRANSPARENT, "WEBP", quality=50)
     assert content[12:16] == b"VP8X" == FILES["webp, extended"][12:16]
     assert pixels(content) == 40 * 50

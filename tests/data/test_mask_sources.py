@@ -236,7 +236,7 @@ def test_pixels_of_255_are_ignored_unless_they_are_a_class(tmp_path, caplog):
         check_masks(data.open_source(f"npz:{tmp_path}/a.npz", "all", class_names=["a", "b"]))
 
 
-def test_masks_of_other_formats_are_named(tmp_path):
+def test_masks_of_other_formats_are_reported(tmp_path):
     source = data.open_source(write(tmp_path), "all")
     path = pathlib.Path(source.mask_paths[0])
     path.with_suffix(".jpg").write_bytes(example_images.encode(IMAGE[..., 0], "JPEG"))

@@ -95,7 +95,7 @@ def draws(count, **alphas):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 8.0])
-def test_cutmix_shares_have_the_distribution_beta(alpha):
+def test_cutmix_shares_are_beta_distributed(alpha):
     shares = -draws(800, cutmix=alpha)
     assert ((shares > 0) & (shares < 1)).all()
     # Compared above the limits that keep the sign: there beta of 0.1 has much of its weight.
@@ -111,7 +111,7 @@ def test_mixup_takes_the_larger_share():
 
 
 @pytest.mark.slow
-def test_with_both_each_is_used_about_half_of_the_time():
+def test_mixup_and_cutmix_are_each_used_about_half_of_the_time():
     shares = draws(400, mixup=0.8, cutmix=1.0)
     assert 140 < (shares > 0).sum() < 260  # 6 standard deviations
     np.testing.assert_array_equal(shares, draws(400, mixup=0.8, cutmix=1.0))

@@ -77,7 +77,7 @@ def test_labels_of_every_column_type_are_read(tmp_path, labels, image_type, opti
 
 
 @pytest.mark.slow
-def test_invalid_labels_and_images_are_named(tmp_path):
+def test_invalid_labels_and_images_are_reported(tmp_path):
     path = tmp_path / "a.parquet"
     write(path, range(4), [0, 2, 1, None])
     source = data.open_source(f"parquet:{path}", "all", class_names=["a", "b"])
@@ -118,7 +118,7 @@ def test_classes_come_from_the_labels_of_all_files(tmp_path, labels, more, names
     assert parquet._class_names("x", [str(tmp_path / name) for name in ("a.parquet", "b.parquet")], "label") == names
 
 
-def test_damaged_files_are_named(tmp_path):
+def test_damaged_files_are_reported(tmp_path):
     path = tmp_path / "a.parquet"
     write(path, range(4))
     content = path.read_bytes()

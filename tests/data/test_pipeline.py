@@ -242,7 +242,7 @@ def test_every_epoch_is_a_different_permutation(size):
 
 
 @pytest.mark.slow
-def test_permutations_are_even():
+def test_permutations_are_uniform():
     """Each example is at each position about equally often."""
     size, count = 8, 2000
     epochs = tf.repeat(tf.range(count, dtype=tf.int64), size)

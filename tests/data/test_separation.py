@@ -48,7 +48,7 @@ def arrays(root):
 
 
 @pytest.mark.parametrize("write", [folder, manifest, tar, arrays])
-def test_equal_images_are_in_one_part_only(write, tmp_path):
+def test_equal_images_are_in_the_same_split(write, tmp_path):
     spec = write(tmp_path / "data")
     sizes = {split: size for split, size in data.split_sizes(spec).items() if split != "all"}
     parts = {split: contents(spec, split) for split in ("fit(train)", "validation(train)", *sizes) if split != "train"}

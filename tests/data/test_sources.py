@@ -302,7 +302,7 @@ def test_truncated_compressed_idx_is_refused(idx_folder):
         data.open_source(f"idx:{idx_folder}")
 
 
-def test_idx_that_unpacks_to_more_than_its_header_states(idx_folder):
+def test_idx_that_unpacks_to_more_than_its_header_states_is_refused(idx_folder):
     """The unpacked size at the end of the file, which is stored modulo 2**32, may be wrong."""
     path = idx_folder / "train-images-idx3-ubyte.gz"
     images, _ = arrays()
@@ -322,7 +322,7 @@ def test_idx_bomb_is_refused_before_unpacking(idx_folder):
         data.open_source(f"idx:{idx_folder}")
 
 
-def test_missing_idx_files_are_named(tmp_path):
+def test_missing_idx_files_are_reported(tmp_path):
     with pytest.raises(FileNotFoundError, match="train-images-idx3-ubyte"):
         data.open_source(f"idx:{tmp_path}")
     with pytest.raises(FileNotFoundError, match="no folder"):
@@ -397,7 +397,7 @@ def test_class_without_training_folder_is_refused(tmp_path):
         data.open_source(f"folder:{tmp_path}")
 
 
-def test_a_name_that_is_not_utf_8_is_named_with_its_folder(tmp_path):
+def test_a_name_that_is_not_utf_8_is_reported_with_its_folder(tmp_path):
     root = example_images.folder(tmp_path / "p")
     with open(os.fsencode(f"{root}/cat/") + b"caf\xe9.jpg", "wb"):
         pass

@@ -183,7 +183,7 @@ def test_training_continues_after_a_damaged_record(tmp_path):
     ["[]", "[" * 100_000, "{", '{"class_names": "abc"}', '{"num_classes": "3"}', '{"records": [1]}']
     + ['{"label_kind": 1}', '{"written": []}', '{"num_classes": true}'],
 )
-def test_a_damaged_description_is_named(tmp_path, content):
+def test_a_damaged_description_is_reported(tmp_path, content):
     write_numbered(tmp_path, [5])
     (tmp_path / "dataset_info.json").write_text(content)
     with pytest.raises(ValueError, match=r"dataset_info\.json"):
@@ -200,7 +200,7 @@ def test_invalid_num_classes_is_refused(tmp_path, num_classes):
 
 
 @pytest.mark.slow
-def test_labels_out_of_range_name_the_record(tmp_path):
+def test_error_of_a_label_out_of_range_names_the_record(tmp_path):
     write_numbered(tmp_path, [5, 5])
     source = data.open_source(f"tfrecord:{tmp_path}", num_classes=7)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
@@ -229,7 +229,7 @@ def test_an_index_has_the_start_and_the_size_of_each_record(tmp_path):
 
 
 @pytest.mark.slow
-def test_slices_of_files_with_indices(tmp_path):
+def test_slices_of_files_with_indices_select_their_records(tmp_path):
     write_indexed(tmp_path, [13, 7, 20])
     spec = f"tfrecord:{tmp_path}"
     for split, expected in {
@@ -258,7 +258,7 @@ def test_slices_of_files_with_indices(tmp_path):
     ["", "0", "0 1", "a b", "0 16\n16 1e999", f"{2**70} 16", "0 -5", "0 0\n" * 9, "9" * 10_000, "\0"]
     + ["shorter", "longer", "gap", "missing"],
 )
-def test_a_wrong_index_is_named(content, tmp_path):
+def test_a_wrong_index_is_reported(content, tmp_path):
     write_indexed(tmp_path, [5, 5])
     index = tmp_path / "train-00001-of-00002.idx"
     lines = index.read_text().splitlines()
@@ -271,7 +271,7 @@ def test_a_wrong_index_is_named(content, tmp_path):
     assert data.open_source(f"tfrecord:{tmp_path}", num_classes=10, index=False).num_examples == 10
 
 
-def test_a_file_that_changed_after_its_index_was_written(tmp_path):
+def test_a_file_that_changed_after_its_index_was_written_is_refused(tmp_path):
     """Its size is checked when it is opened, and the length of each record when it is read."""
     write_indexed(tmp_path, [5, 5])
     path = tmp_path / "train-00001-of-00002"

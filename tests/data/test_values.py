@@ -154,7 +154,7 @@ def test_values_round_trip_through_tfrecords_in_float32(listed, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_record_without_a_finite_number_is_named(tmp_path):
+def test_a_record_without_a_finite_number_is_reported(tmp_path):
     image = example_images.encode(np.zeros((4, 4, 3), np.uint8))
     write_records(tmp_path / "all.tfrecord", [record(image, age=1.0), record(image, age=math.inf)])
     source = data.open_source(f"tfrecord:{tmp_path}/*", "all", values="age")

@@ -31,7 +31,7 @@ def test_the_evaluator_and_the_reader_know_the_same_tasks():
         ("smallnorb_azimuth", {}, ("train[:800]", "test[:200]", "train+test[:50%]", "test[50%:]")),
     ],
 )
-def test_splits_of_vtab_1k(name, counts, expected):
+def test_splits_of_vtab_1k_are_read(name, counts, expected):
     splits = vtab.tfds_splits(vtab.TASKS[name], counts)
     assert (splits["train800"], splits["val200"], splits["trainval"], splits["test"]) == expected
     assert splits["train800val200"] == f"{splits['train800']}+{splits['val200']}"

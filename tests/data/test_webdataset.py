@@ -131,7 +131,7 @@ def damaged(path, kind):
     "kind",
     ["truncated in a file", "truncated between files", "size", "negative size", "garbage", "compressed", "empty"],
 )
-def test_a_damaged_file_is_named(tmp_path, kind):
+def test_a_damaged_file_is_reported(tmp_path, kind):
     path = write(tmp_path / "a.tar", range(3))
     damaged(path, kind)
     with pytest.raises(ValueError, match="a.tar must be a complete tar file"):
@@ -270,7 +270,7 @@ def test_a_row_that_cannot_be_read_does_not_change_the_other_rows(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_image_that_cannot_be_read_is_named(tmp_path):
+def test_an_image_that_cannot_be_read_is_reported(tmp_path):
     label = lambda number: {"cls": b"0"} if number != 2 else {"png": b"damaged", "cls": b"0"}  # noqa: E731
     source = data.open_source(f"webdataset:{write(tmp_path / 'train.tar', range(6), label)}")
     with pytest.raises(data.UnreadableImageError, match=r"train\.tar/0002\.png"), data.image_errors():
@@ -300,7 +300,7 @@ def test_a_file_that_is_named_twice_is_read_once(tmp_path):
     assert shards.by_split(f"{tmp_path}/{{a,[a],a}}.tar", ".tar") == {"all": [str(path)]}
 
 
-def test_missing_files_are_named(tmp_path):
+def test_missing_files_are_reported(tmp_path):
     write(tmp_path / "train-00000-of-00002.tar", range(3))
     for location, message in (
         (f"{tmp_path}/a{{0..3}}.tar", "a0.tar"),

@@ -46,7 +46,7 @@ def workspace(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", public_names.PACKAGES)
-def test_examples_run(package, workspace, monkeypatch):
+def test_docstring_examples_run(package, workspace, monkeypatch):
     folder, names = workspace
     monkeypatch.chdir(folder)
     if package.endswith("plots"):

@@ -10,7 +10,7 @@ from tests.docs import pages, snippets
 NOTEBOOKS = sorted((pages.ROOT / "examples").glob("*.ipynb"))
 
 
-def test_there_are_notebooks():
+def test_example_folder_contains_notebooks():
     assert [path.name for path in NOTEBOOKS] == ["fine_tune_own_images.ipynb", "inspect_a_model.ipynb"]
 
 

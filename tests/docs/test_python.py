@@ -11,7 +11,7 @@ from tests.docs import pages, snippets
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in pages.PAGES if snippets.python_blocks(page)], ids=pages.name_of)
-def test_python_runs(page, tmp_path):
+def test_python_blocks_of_the_pages_run(page, tmp_path):
     exit_code, output = forked.run("tests.docs.snippets", pages.name_of(page), tmp_path)
     assert exit_code == 0, output
 
@@ -24,12 +24,12 @@ def test_names_of_the_package_are_public(page):
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)
-def test_reasons_are_known(page):
+def test_reasons_for_not_running_a_block_are_known(page):
     for block in pages.blocks(page.read_text(encoding="utf-8")):
         assert block.needs is None or block.needs in pages.REASONS, f"line {block.line}: {block.needs}"
 
 
-def test_blocks_are_found():
+def test_python_blocks_are_found_in_markdown():
     text = "a\n<!-- docs: needs network -->\n\n```python\nx\n```\n- b\n  ```bash\n  y\n  ```\n"
     assert [(block.language, block.code, block.line, block.needs) for block in pages.blocks(text)] == [
         ("python", "x\n", 5, "network"),

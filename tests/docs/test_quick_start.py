@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
 def test_quick_start_is_short():
     assert len(QUICK_START.splitlines()) <= 12
     assert list(COMMANDS) == ["sample-data", "train", "evaluate", "visualize", "export", "serve", "client"]
-    assert re.match(r"pip install 'keras-vision-transformers\[[\w,]+\]'\n", QUICK_START)
+    assert re.match(r"pip install '(keras-vision-transformers|\.)\[[\w,]+\]'\n", QUICK_START)
 
 
 def test_first_screen_shows_purpose_image_and_commands():

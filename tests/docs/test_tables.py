@@ -66,7 +66,7 @@ def test_every_extra_is_listed(metadata):
 
 
 @pytest.mark.slow
-def test_tables_of_fields_flags_and_limits(tmp_path):
+def test_generated_tables_of_fields_flags_and_limits_are_current(tmp_path):
     """A program writes them, from the dataclasses of recipes, the flags of the commands and the limits of outputs."""
     folder = pages.ROOT / "docs" / "reference"
     names = ("recipe_fields.md", "commands.md", "artifacts.md")

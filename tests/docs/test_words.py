@@ -80,7 +80,7 @@ def wrong_words(name: str, text: str, glossary: dict[str, str]) -> list[str]:
     return found
 
 
-def test_words():
+def test_texts_use_the_words_of_the_glossary():
     found, glossary = [], avoided()
     for name, text in files():
         if name not in EXCEPTED:
@@ -88,7 +88,7 @@ def test_words():
     assert not found, "\n".join(found)
 
 
-def test_no_marks_of_a_merge():
+def test_no_file_contains_merge_conflict_markers():
     assert not [name for name, text in files() if re.search(r"^(<{7}|>{7}) ", text, re.MULTILINE)]
 
 

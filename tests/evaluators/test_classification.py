@@ -15,7 +15,7 @@ def measure(scores, labels, mask=None, **options):
     return metrics.result()
 
 
-def test_metrics_of_three_examples_computed_by_hand():
+def test_metrics_of_three_examples_match_hand_computation():
     # Softmax of (log 1, log 2, log 1) is (1/4, 1/2, 1/4).
     scores = np.log([[1.0, 2.0, 1.0], [1.0, 2.0, 1.0], [6.0, 1.0, 1.0]])
     result = measure(scores, [1, 0, 0])
@@ -136,7 +136,7 @@ def test_the_result_with_several_classes_has_no_top_1_accuracy():
     assert found.details["remark"] is None
 
 
-def test_multi_label_metrics_computed_by_hand():
+def test_multi_label_metrics_match_hand_computation():
     scores = np.array([[2.0, -1.0, 1.0], [-3.0, 1.0, 2.0], [0.5, -2.0, -1.0]])
     labels = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])
     result = measure(scores, labels, output="sigmoid")

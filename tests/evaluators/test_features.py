@@ -77,7 +77,7 @@ def test_features_that_are_not_finite_are_refused(evaluator, broken):
         evaluator.evaluate(train, test, 4)
 
 
-def test_knn_accuracy_computed_by_hand():
+def test_knn_accuracy_matches_hand_computation():
     train = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.1]]), np.array([0, 1, 2])
     test = np.array([[5.0, 0.0], [0.0, 0.1], [1.0, 0.04]]), np.array([0, 1, 2])
     # Cosines do not see lengths: (5, 0) is nearest to (1, 0), (0, .1) to (0, 2), (1, .04) to (3, .1).
@@ -112,7 +112,7 @@ def test_knn_with_many_examples_matches_the_definition():
     assert result["k20"] == right / len(test[1])
 
 
-def test_first_of_equally_near_neighbors_are_counted():
+def test_neighbors_at_equal_distance_are_counted_in_their_order():
     same = np.ones((50, 2)), np.repeat([1, 0], [1, 49])  # only the first is of class 1
     found = knn.Knn(neighbors=(1, 3)).evaluate(same, (np.ones((1, 2)), np.array([1])), 2)
     assert found == {"k1": 1.0, "k3": 0.0}

@@ -90,7 +90,7 @@ def test_scalars_are_accepted_in_place_of_tuples():
     assert set(evaluators.knn.Knn(neighbors=5).evaluate(train, test, 3)) == {"k5"}
 
 
-def test_missing_data_of_an_evaluator_are_named():
+def test_missing_data_of_an_evaluator_are_reported():
     suite = evaluators.Suite(["classification", "knn(source='missing:pets', name='pets')"])
     with pytest.raises(ValueError, match="The evaluator 'pets' cannot run: missing:pets is not here"):
         suite.check(context(Data()))

@@ -20,7 +20,7 @@ def measured(*arguments, **changes):
     return suite.run(where)[0]
 
 
-def test_metrics_computed_by_hand():
+def test_metrics_match_hand_computation():
     result = measured([[1.0], [2.0], [6.0]], [[1.0], [4.0], [4.0]])
     assert result.metrics["mae"] == pytest.approx(4 / 3)
     assert result.metrics["rmse"] == pytest.approx(np.sqrt(8 / 3))

@@ -58,7 +58,7 @@ def test_steps_are_counted_in_thousands(tmp_path):
 
 
 @pytest.mark.parametrize("checkpoint", ["ckpt-22.json", "ckpt_22/manifest.json"])
-def test_step_of_a_run_is_that_of_its_newest_checkpoint(checkpoint, tmp_path):
+def test_step_of_a_run_is_the_step_of_its_newest_checkpoint(checkpoint, tmp_path):
     for name in ("ckpt-30.data-00000-of-00001", checkpoint):
         (tmp_path / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "checkpoints" / name).touch()

@@ -92,7 +92,7 @@ class TestGrid:
         assert recipe_file.load(str(path))[0] == recipe.replace(base, settings)
 
     @pytest.mark.slow
-    def test_a_larger_grid_adds_runs(self, tmp_path):
+    def test_a_larger_grid_adds_only_the_missing_runs(self, tmp_path):
         sweep(tmp_path)
         table = sweep(tmp_path, {RATE: [0.2], SEED: [0, 1, 2]})
         assert set(counts(tmp_path).values()) == {1}
@@ -205,7 +205,7 @@ class TestOutcomes:
         assert trials(tmp_path)[-1].intermediate_values == {1: pytest.approx(0.05001)}
         assert "| optim.learning_rate=0.0001, pruned |" in table.markdown()
 
-    def test_a_metric_that_is_missing_is_named(self, tmp_path):
+    def test_a_metric_that_is_missing_is_reported(self, tmp_path):
         table = sweep(tmp_path, {RATE: [0.1]}, metric="knn/k20")
         assert states(table)[f"{RATE}=0.1"] == "failed: it has no knn/k20, but eval_accuracy, eval_loss"
 

@@ -101,7 +101,7 @@ def test_masks_of_exported_files_match_the_model(name, options, model, tmp_path)
     assert np.mean(found == expected(model, contents())[0]) >= tolerance.top1_agreement
 
 
-def test_comparison_of_masks_computed_by_hand():
+def test_comparison_of_masks_matches_hand_computation():
     one = [np.zeros((2, 2), np.uint8), np.zeros((4, 4), np.uint8)]
     other = [np.array([[0, 1], [0, 0]]), one[1]]
     found = verify.compare_answers(tiny.card("mask"), one, other)

@@ -106,7 +106,7 @@ def test_model_export_of_keras_writes_a_working_file(activation, tmp_path):
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_damaged_and_foreign_files_are_refused(kind, tmp_path):
+def test_damaged_and_unrelated_files_are_refused(kind, tmp_path):
     path = path_of(kind, tmp_path)
     with pytest.raises(FileNotFoundError, match="No artifact"):
         open_artifact(path)

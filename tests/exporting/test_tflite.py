@@ -141,7 +141,7 @@ def test_gelu_is_one_operator_and_weights_are_standardized_in_advance(tmp_path):
 
 
 @pytest.mark.slow
-def test_artifacts_with_uint8_input_take_pixels(tmp_path):
+def test_artifacts_with_uint8_input_accept_pixels(tmp_path):
     path = tmp_path / "model.tflite"
     model = small()
     export(model, path, input_dtype="uint8")

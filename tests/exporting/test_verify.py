@@ -15,7 +15,7 @@ def test_equal_predictions_agree():
     assert verify.failures(comparison, verify.Tolerance(0.0, 1.0, 0.0)) == []
 
 
-def test_differences_computed_by_hand():
+def test_differences_match_hand_computation():
     candidate = REFERENCE.copy()
     candidate[1] = [0.45, 0.25, 0.3]  # another prediction
     candidate[3] = [0.5 - 1e-7, 0.5 + 1e-7, 0.0]  # a tie, resolved differently

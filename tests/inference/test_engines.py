@@ -101,7 +101,7 @@ def test_shards_are_disjoint_and_complete():
     flags.FLAGS["shard"].unparse()
 
 
-def test_the_slurm_script_of_the_page(tmp_path, monkeypatch):
+def test_slurm_script_of_the_page_is_valid(tmp_path, monkeypatch):
     """The tasks have the shards of all images. A task at its time limit is queued again, and a finished one is not."""
     (script,) = re.findall(r"```shell\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     first, last = map(int, re.search(r"--array=(\d+)-(\d+)", script).groups())

@@ -69,6 +69,6 @@ def test_output_kind_is_read_from_the_card_or_the_run(output, name, tmp_path):
     assert found == [name, name]
 
 
-def test_missing_packages_are_named_with_their_extra():
+def test_missing_packages_are_reported_with_their_extra():
     with pytest.raises(ImportError, match=r"Writing a files needs missing_1, missing_2: pip install .*\[a\]"):
         formats.Format("a", ".a", "", "", packages=("missing_1", "json", "missing_2")).require_packages()

@@ -23,7 +23,7 @@ def test_resizing_matches_tensorflow(size):
     np.testing.assert_array_equal(masks.resized(MASK, size), expected)
 
 
-def test_mask_of_resized_logits_computed_by_hand():
+def test_mask_of_resized_logits_matches_hand_computation():
     """Halfway between the centers of two patches their logits are equal, and the classes change."""
     raw = np.array([[[[3.0, 1.0], [1.0, 3.0]]]], np.float32)  # [1, 1, 2, 2]
     prediction = keras.ops.convert_to_numpy(outputs.Masks().predictions(raw, size=(2, 6)))

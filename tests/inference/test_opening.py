@@ -269,7 +269,7 @@ def test_sha256_of_another_model_in_a_run_is_its_own(tmp_path):
         assert inference.open_predictor(file).card.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_sha256_of_an_artifact_is_that_of_its_own_files():
+def test_sha256_of_an_artifact_covers_its_own_files():
     """That of the model it was exported from is another one."""
     one, other = ({"model": {"bytes": 1, "sha256": digit * 64}} for digit in "01")
     cards = [tiny.card(model_sha256="2" * 64, files=files) for files in (one, other, {})]

@@ -135,7 +135,7 @@ def test_columns_are_limited_to_the_number_of_classes():
     assert list(tables.columns_of(CARD, 9))[-5:] == ["label_7", "probability_7", "uncertainty", "error", "model"]
 
 
-def test_other_predictions_are_refused_and_kept(tmp_path):
+def test_a_table_of_another_model_is_refused_and_unchanged(tmp_path):
     path = tmp_path / "table.csv"
     fill(path, [found(NAMES[0])])
     before = path.read_bytes()
@@ -160,7 +160,7 @@ def test_other_predictions_are_refused_and_kept(tmp_path):
         ("a.parquet", b"PAR1"),
     ],
 )
-def test_other_files_are_refused_and_kept(name, content, tmp_path):
+def test_files_that_are_not_tables_are_refused_and_unchanged(name, content, tmp_path):
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     path = tmp_path / name
@@ -170,7 +170,7 @@ def test_other_files_are_refused_and_kept(name, content, tmp_path):
     assert path.read_bytes() == content and len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_second_process_is_refused(tmp_path):
+def test_a_second_writer_of_the_same_table_is_refused(tmp_path):
     path = str(tmp_path / "table.csv")
     with tables.opened(path), pytest.raises(ValueError, match="writes to .*Wait"), tables.opened(path):
         pass

@@ -164,7 +164,7 @@ def test_maps_of_an_ensemble_are_named_by_model():
 
 
 @pytest.mark.slow
-def test_attention_maps_of_another_image_size():
+def test_attention_maps_have_the_grid_of_another_image_size():
     model = small.shared("any_size")
     maps = inspection.attention_maps(model, small.images(size=(16, 48)))
     assert maps.layout.grid == (2, 6)
@@ -198,7 +198,7 @@ def test_wrong_models_and_images_are_refused():
 
 
 class TestRollout:
-    def test_rollout_of_two_layers_computed_by_hand(self):
+    def test_rollout_of_two_layers_matches_hand_computation(self):
         # One image, one head, two tokens.
         first = np.array([[[[0.5, 0.5], [0.2, 0.8]]]])
         second = np.array([[[[0.4, 0.6], [1.0, 0.0]]]])

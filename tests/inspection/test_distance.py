@@ -36,14 +36,14 @@ def test_distance_of_uniform_attention_is_the_mean_distance(name):
 
 
 @pytest.mark.slow
-def test_distance_of_two_patches_computed_by_hand():
+def test_distance_of_two_patches_matches_hand_computation():
     # Of two patches 8 pixels apart, uniform attention reaches 0 half of the time and 8 the other half.
     model = uniform(image_size=(8, 16), pooling="gap")
     np.testing.assert_allclose(inspection.attention_distance(model, small.images(size=(8, 16))), 4.0, rtol=1e-6)
 
 
 @pytest.mark.slow
-def test_distance_of_rectangular_patches():
+def test_distance_of_rectangular_patches_uses_both_sides():
     found = inspection.attention_distance(uniform(patch_size=(16, 8)), small.images())
     np.testing.assert_allclose(found, mean_distance(2, 3, 16, 8), rtol=1e-5)
 

@@ -24,7 +24,7 @@ def test_similarity_compares_only_patch_positions():
     assert inspection.position_similarity(model)[0, 0, 3, 2] == pytest.approx(expected, rel=1e-5)
 
 
-def test_similarity_of_per_layer_position_embeddings():
+def test_similarity_of_per_layer_position_embeddings_is_computed_per_layer():
     model = small.shared("every_layer")
     first, second = (inspection.position_similarity(model, layer) for layer in (0, 1))
     assert not np.allclose(first, second)
@@ -53,7 +53,7 @@ def test_filters_are_principal_components():
     np.testing.assert_allclose(np.linalg.eigvalsh(covariance)[::-1][:28], variance, rtol=1e-4)
 
 
-def test_recovers_a_known_filter():
+def test_embedding_filters_recover_a_known_filter():
     model = small.model(hidden_size=32)
     pattern = np.random.default_rng(0).normal(size=(8, 8, 3))
     pattern *= np.sign(pattern.ravel()[np.abs(pattern).argmax()]) / np.linalg.norm(pattern)

@@ -45,7 +45,7 @@ def test_example_states_true_classes_and_correctness(label, best, truth):
     assert cards._truth(label, best, ("cat", "dog", "bird")) == truth
 
 
-def test_five_predictions_and_the_attention_of_an_exported_model():
+def test_examples_of_an_exported_model_have_five_predictions_and_attention():
     """The first of equal classes comes first."""
     numbers = np.array([0.1, 0.1, 0.3, 0.1, 0.1, 0.2, 0.1])
     image = np.zeros((16, 8, 3), np.float32)

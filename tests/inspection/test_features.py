@@ -7,7 +7,7 @@ from tests.inspection import small
 
 
 @pytest.mark.slow
-def test_features_of_every_block_by_default():
+def test_features_of_every_block_are_returned_by_default():
     model, images = small.shared(), small.images()
     found = inspection.layer_features(model, images, batch_size=2)
     assert list(found) == ["encoderblock_0", "encoderblock_1"]
@@ -17,7 +17,7 @@ def test_features_of_every_block_by_default():
 
 
 @pytest.mark.slow
-def test_features_of_named_layers():
+def test_features_of_named_layers_are_returned():
     model, images = small.model(representation_size=5), small.images()
     found = inspection.layer_features(model, images, ["pre_logits", "encoder_norm", "head"])
     assert [values.shape for values in found.values()] == [(3, 13, 16), (3, 5), (3, small.CLASSES)]
@@ -28,7 +28,7 @@ def test_features_of_named_layers():
 
 
 @pytest.mark.slow
-def test_features_of_hybrids_and_resnets():
+def test_features_of_hybrids_and_resnets_are_returned_per_stage():
     found = inspection.layer_features(small.shared("hybrid"), small.images())
     assert list(found) == ["block1", "block2", "encoderblock_0", "encoderblock_1"]
     bit = models.BiTResNet((1, 1), image_size=32, classes=2)
@@ -91,7 +91,7 @@ def test_unbiased_estimate_of_unrelated_features_is_zero_on_average():
 
 
 @pytest.mark.slow
-def test_layer_similarity_of_two_models():
+def test_layer_similarity_compares_the_layers_of_two_models():
     first, second, images = small.model(seed=1), small.model(seed=2, num_layers=3), small.images(12)
     own = inspection.layer_similarity(first, first, images, batch_size=6)
     assert own.layers == own.other_layers == ("encoderblock_0", "encoderblock_1")
@@ -105,7 +105,7 @@ def test_layer_similarity_of_two_models():
 
 
 @pytest.mark.slow
-def test_layer_similarity_of_models_of_two_image_sizes():
+def test_layer_similarity_compares_models_of_two_image_sizes():
     first, second = small.shared(), small.model(image_size=16)
     images, smaller = small.images(5), small.images(5, size=(16, 16))
     assert inspection.layer_similarity(first, second, images, smaller).values.shape == (2, 2)

@@ -62,7 +62,7 @@ def test_gradients_match_finite_differences(name):
 
 
 @pytest.mark.slow
-def test_relevance_of_one_layer_computed_by_hand():
+def test_relevance_of_one_layer_matches_hand_computation():
     # With one layer the class token's relevance is its row of the positive part of weight times gradient.
     model, images = small.model(num_layers=1), small.images()
     (weights,) = inspection.attention_maps(model, images).values()
@@ -77,7 +77,7 @@ def test_relevance_of_one_layer_computed_by_hand():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "gap", "map"])
-def test_relevance_of_two_layers_computed_by_hand(name):
+def test_relevance_of_two_layers_matches_hand_computation(name):
     """Equations 5, 6 and 8 of arXiv:2103.15679. Only without pooling attention, tokens do not count for themselves."""
     model, images, maps = small.shared(name), small.images(), list(small.maps(name).values())
 

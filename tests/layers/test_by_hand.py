@@ -69,7 +69,7 @@ def test_both_norms_of_the_patches_have_the_epsilon():
     np.testing.assert_allclose(layer(images), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_normalized_patches_of_an_image_that_is_not_square():
+def test_normalized_patches_of_a_rectangular_image_match_the_formula():
     """A grid of two rows and three columns, of patches of two rows and three columns."""
     layer = layers.PatchEncoder((2, 3), WIDTH, flatten=False, norm_epsilon=0.5)
     images = 0.5 * normal(2, 4, 9, 2)

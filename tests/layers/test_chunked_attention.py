@@ -126,7 +126,7 @@ def test_models_pass_the_chunk_size_to_their_blocks(tmp_path):
 
 
 @pytest.mark.slow
-def test_chunks_for_images_of_any_size():
+def test_chunk_size_is_used_for_images_of_any_size():
     model, whole = small(image_size=None, attention_chunk_size=20), small(image_size=None)
     whole.set_weights(model.get_weights())
     images = normal(1, 48, 80, 3)
@@ -160,7 +160,7 @@ def test_memory_is_not_quadratic_in_the_tokens():
 
 
 @pytest.mark.slow
-def test_more_than_1024_tokens_are_in_chunks_by_themselves():
+def test_more_than_1024_tokens_are_chunked_by_default():
     """Of 1,050 tokens: the same up to rounding, and the gradient saves no weights."""
     automatic, at_once = (values_and_gradients(size, tokens=1050, compiled=True, xla=False) for size in (None, 1050))
     assert_close(automatic, at_once)

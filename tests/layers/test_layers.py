@@ -71,7 +71,7 @@ def test_layer_norm_matches_the_formula():
     np.testing.assert_allclose(array(layer(x)), expected, rtol=1e-5, atol=1e-5)  # float32 against float64
 
 
-def test_norms_take_float32_statistics_under_bfloat16():
+def test_norms_compute_float32_statistics_under_bfloat16():
     """With a mean of 1000 and deviations of 1, statistics in bfloat16 (8 bits) would be noise."""
     x = np.float32(1000) + np.arange(64, dtype="float32").reshape(1, 1, 64) * 8  # exact in bfloat16
     expected = (x - x.mean()) / x.std()
@@ -580,7 +580,7 @@ class Gated(keras.layers.Layer):
 
 
 @pytest.mark.slow
-def test_a_block_takes_any_mlp_and_is_saved_with_it(tmp_path):
+def test_a_block_accepts_any_mlp_and_is_saved_with_it(tmp_path):
     inputs = keras.Input((3, 8))
     block = layers.EncoderBlock(layers.SelfAttention(2), Gated(name="gated"), name="block")
     model = keras.Model(
@@ -595,7 +595,7 @@ def test_a_block_takes_any_mlp_and_is_saved_with_it(tmp_path):
     np.testing.assert_array_equal(array(loaded(normal(2, 3, 8))), array(model(normal(2, 3, 8))))
 
 
-def test_an_mlp_with_lora_is_saved_once():
+def test_configuration_of_a_block_keeps_the_lora_rank_of_its_mlp():
     block = layers.EncoderBlock(layers.SelfAttention(2), layers.MlpBlock(16))
     block.build((None, 3, 8))
     block.mlp.dense_0.enable_lora(2)

@@ -241,7 +241,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", list(WRONG))
-def test_wrong_arguments_are_named(case):
+def test_wrong_arguments_are_reported(case):
     arguments, message = WRONG[case]
     with pytest.raises(ValueError, match=message):
         VisionTransformer(**{"num_layers": 1, **arguments})

@@ -19,7 +19,7 @@ def test_rates_of_stochastic_depth_grow_from_zero():
 
 
 @pytest.mark.slow
-def test_rates_reach_the_dropouts():
+def test_dropout_arguments_are_the_rates_of_the_dropout_layers():
     model = tiny.model(dropout_rate=0.1, attention_dropout_rate=0.3, drop_path_rate=0.2)
     block = model.get_layer("encoderblock_1")
     assert model.get_layer("dropout_input").rate == block.dropout.rate == 0.1
@@ -29,7 +29,7 @@ def test_rates_reach_the_dropouts():
 
 
 @pytest.mark.slow
-def test_epsilon_reaches_the_norms():
+def test_epsilon_argument_is_the_epsilon_of_the_norms():
     model = tiny.model(pooling="map", layer_norm_epsilon=0.5)
     block, head = model.get_layer("encoderblock_0"), model.get_layer("MAPHead_0")
     norms = (block.norm_0, block.norm_1, model.get_layer("encoder_norm"), head.norm)
@@ -110,7 +110,7 @@ def test_imagenet_normalization_matches_torchvision():
     assert normalization.IMAGENET == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def test_range_of_normalized_pixels_computed_by_hand():
+def test_range_of_normalized_pixels_matches_hand_computation():
     low, high = normalization.black_and_white(normalization.IMAGENET)
     assert low == pytest.approx((0 - 0.485) / 0.229)  # of red, the lowest of the three
     assert high == pytest.approx((1 - 0.406) / 0.225)  # of blue

@@ -80,7 +80,7 @@ def test_derived_properties_match_the_layers(name):
     assert [model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(2)] == list(config.drop_path_rates)
 
 
-def test_grid_of_another_image_size():
+def test_grid_follows_from_another_image_size():
     config = ViTConfig(patch_size=(16, 8), image_size=None)
     assert config.grid == (14, 28)
     assert vit_config.grid(config.patch_size, image_size=32) == (2, 4)

@@ -54,7 +54,7 @@ def test_training_normalizes_by_the_batch_and_drops_whole_channels():
 
 
 @pytest.mark.slow
-def test_upsampling_head_computed_by_hand():
+def test_upsampling_head_matches_hand_computation():
     """A transposed convolution of stride 2 is one of stride 1 on an image with zeros between its values."""
     model = make(HEADS[3])
     head, images = model.get_layer("head"), variants.images(model)

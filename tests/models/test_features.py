@@ -13,7 +13,7 @@ ARRAY = keras.ops.convert_to_numpy
 
 
 @pytest.mark.slow
-def test_head_on_class_token_and_mean_computed_by_hand():
+def test_head_on_class_token_and_mean_matches_hand_computation():
     """Registers and class token are left out of the mean; both parts follow the final norm."""
     model = variants.make("rms", num_registers=2)
     assert model.config.num_features == 32

@@ -28,7 +28,7 @@ def head_weights(model):
 @pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, (0, -1)])
 @pytest.mark.parametrize("image_size", [(16, 8), None])
-def test_dense_head_computed_by_hand(blocks, image_size):
+def test_dense_head_matches_hand_computation(blocks, image_size):
     model = make(head=DenseHead(3, blocks), image_size=image_size, num_registers=2)
     images = variants.images(model)
     extract = keras_vit.feature_extractor(model, blocks or [-1])(images)
@@ -121,7 +121,7 @@ def test_checkpoints_of_other_heads_fill_the_encoder(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov2", "hf_vit", "timm_siglip", "hf_mae"])
-def test_encoders_of_other_projects_take_a_custom_head(name):
+def test_encoders_of_other_projects_accept_a_custom_head(name):
     config = golden_data.path(f"{name}_config.json")
     path = golden_data.path(f"{name}.safetensors")
     model = keras_vit.model_from_checkpoint(path, config=config, head=DenseHead(3))
@@ -166,7 +166,7 @@ def test_features_are_the_class_token():
 
 
 @pytest.mark.slow
-def test_encoder_of_a_pretraining_model_takes_a_custom_head():
+def test_encoder_of_a_pretraining_model_accepts_a_custom_head():
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
     encoder = keras_vit.MaskedAutoencoder(4, 16, 2, 2, 24, image_size=16, **decoder)
     assert encoder.encoder(head=DenseHead(3)).output_shape == (None, 4, 4, 3)

@@ -29,7 +29,7 @@ shared = functools.cache(model)  # for tests that do not change it
 PIXELS = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), np.uint8)
 
 
-def test_pixels_are_scaled():
+def test_preprocess_input_scales_pixels_to_minus_one_and_one():
     prepared = keras_vit.preprocess_input(PIXELS)
     assert prepared.dtype == np.float32 and (prepared.min(), prepared.max()) == (-1.0, 1.0)
     tensor = keras.ops.convert_to_tensor(PIXELS)
@@ -38,7 +38,7 @@ def test_pixels_are_scaled():
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "P"])
-def test_images_of_pillow_are_upright_in_every_mode(mode, orientation):
+def test_pillow_images_are_upright_in_every_mode(mode, orientation):
     """Like their files."""
     pillow = pytest.importorskip("PIL.Image")
     image = pillow.fromarray(np.repeat(np.arange(0, 240, 10, np.uint8).reshape(4, 6)[..., None], 3, -1)).convert(mode)
@@ -51,7 +51,7 @@ def test_images_of_pillow_are_upright_in_every_mode(mode, orientation):
     np.testing.assert_allclose(found, expected[..., 0] if mode == "L" else expected, atol=1e-6)
 
 
-def test_the_format_of_the_data_is_channels_last():
+def test_channels_first_is_refused():
     expected = keras_vit.preprocess_input(PIXELS)
     np.testing.assert_array_equal(keras_vit.preprocess_input(PIXELS, data_format="channels_last"), expected)
     with pytest.raises(ValueError, match="data_format.*channels_last"):

@@ -64,7 +64,7 @@ TESTS = (
         f"{ATTENTION}cudnn_attention_is_used_only_for_supported_cases",
     ),
     "tests/inspection/test_relevance.py::test_relevance_finds_the_decisive_patch",
-    "tests/inspection/test_distance.py::test_distance_of_two_patches_computed_by_hand",
+    "tests/inspection/test_distance.py::test_distance_of_two_patches_matches_hand_computation",
 )
 
 

@@ -34,7 +34,7 @@ def test_explicit_default_blocks_equal_the_default():
 
 
 @pytest.mark.slow
-def test_parallel_block_computed_by_hand():
+def test_parallel_block_matches_hand_computation():
     model = make(block=own_blocks.ParallelBlock, num_layers=1)
     tokens, blocks = (
         keras_vit.feature_extractor(model, [0], norm=False)(variants.images(model)),

@@ -71,7 +71,7 @@ def test_parameter_groups_of_every_recipe(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_layer_depths_computed_by_hand():
+def test_layer_depths_match_hand_computation():
     multipliers = variables.layer_multipliers(describe("hybrid"), 0.5)
     expected = {
         "conv_root/kernel": 0,

@@ -47,7 +47,7 @@ def test_momentum_accumulates_gradients_without_the_learning_rate():
         np.testing.assert_allclose(got, weight, rtol=1e-5, atol=1e-6)
 
 
-def test_nesterov_and_plain_descent_match_the_formula():
+def test_nesterov_momentum_matches_the_formula_and_zero_momentum_is_sgd():
     momentum = GRADIENTS[0] + 0.0
     direction, _ = Momentum(0.9, nesterov=True).direction(GRADIENTS[0], [np.zeros_like(WEIGHT)], 0)
     np.testing.assert_allclose(direction, GRADIENTS[0] + 0.9 * momentum, rtol=1e-6)
@@ -190,7 +190,7 @@ def test_optimizers_are_created_by_name():
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (7, 5), (1, 9), (9, 1), (3, 3)])
-def test_muon_step_of_a_rank_one_matrix_computed_by_hand(shape):
+def test_muon_step_of_a_rank_one_matrix_matches_hand_computation(shape):
     """The Newton-Schulz iteration is a polynomial of the singular value, with the factor of arXiv:2502.16982, eq. 4."""
     rng = np.random.default_rng(5)
     left, right = (vector / np.linalg.norm(vector) for vector in (rng.normal(size=side) for side in shape))

@@ -21,7 +21,7 @@ def test_benchmark_measures_each_batch_size(tflite_file, capfd):
         assert row["peak_memory"] > row["bytes"] > 0
 
 
-def test_the_model_is_opened_as_the_flags_say():
+def test_the_model_is_opened_with_the_settings_of_the_flags():
     program = load("export.benchmark")
     given = ["--model=vit.npz", "--preprocess=value_range(-1, 1)", "--image_size=32", "--artifacts=a.tflite"]
     program.flags.FLAGS(["benchmark", *given])

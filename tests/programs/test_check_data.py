@@ -152,7 +152,7 @@ def test_images_of_one_color_and_other_shapes_are_not_duplicates(tmp_path):
     assert sizes == [[(2, 8)], [(4, 4)], [(8, 2)]]
 
 
-def test_a_sheet_of_images_that_are_not_square(tmp_path):
+def test_a_sheet_shows_images_that_are_not_square(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (6, 5, 9, 3), np.uint8)
     np.savez(tmp_path / "a.npz", images=images, labels=np.arange(6))
     source = data.open_source(f"npz:{tmp_path}/a.npz", "all")

@@ -166,7 +166,7 @@ def test_parts_of_another_model_are_refused_and_parts_of_other_images_are_comput
 
 
 @pytest.mark.slow
-def test_damaged_and_foreign_parts_are_computed_again(run, images, expected, tmp_path, monkeypatch):
+def test_damaged_and_unrelated_parts_are_computed_again(run, images, expected, tmp_path, monkeypatch):
     output, parts = tmp_path / "a.npz", tmp_path / "a.npz.parts"
     interrupt(monkeypatch, 5, run, output, "--part_size=1", *images)
     cut, empty, foreign, exchanged, whole = sorted(parts.glob("*.npz"))

@@ -41,7 +41,7 @@ def check(document):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "kinds"), [("kubernetes", {"Service", "Job"}), ("jobset", {"JobSet"})])
-def test_kubernetes_takes_the_files(target, kinds):
+def test_kubernetes_accepts_the_files(target, kinds):
     for text in rendered(target):
         assert "{{" not in text
         assert {document["kind"] for document in documents(text)} - {"ConfigMap"} == kinds

@@ -51,7 +51,7 @@ def test_make_tfrecords_writes_whole_splits(tmp_path):
         call("train.make_tfrecords", data="digits", output=str(tmp_path), splits=["train[:10]"])
 
 
-def test_indices_of_existing_files(tmp_path):
+def test_indices_of_existing_files_are_written(tmp_path):
     digits = data.open_source("digits", "test[:30]")
     paths = writer.write_tfrecords(digits, str(tmp_path), "test", 3)
     indices = [pathlib.Path(f"{path}.idx") for path in paths]

@@ -65,7 +65,7 @@ def test_weights_of_a_hub_model_are_downloaded(local_hub, tmp_path):  # noqa: F8
     assert code == 1 and row["verified"] == "damaged"
 
 
-def test_a_model_that_does_not_exist_is_named():
+def test_a_model_that_does_not_exist_is_reported():
     with pytest.raises(FileNotFoundError, match="'ViT_S17'. Did you mean 'ViT_S1"):
         programs.call("train.models", "ViT_S17")
 

@@ -49,7 +49,7 @@ def test_plan_prints_the_estimates(recipe, capsys):
     assert "ViT-H/14" not in text  # another model
 
 
-def test_epochs_of_data_that_are_not_here(capsys):
+def test_epochs_are_planned_without_the_data(capsys):
     assert programs.call("train.plan", "--config=vit_s16_i1k", "--epochs=3", "--json") == 0
     assert json.loads(capsys.readouterr().out)["epochs"] == pytest.approx(3, abs=1e-3)
 
@@ -116,7 +116,7 @@ def test_every_recipe_is_planned_without_its_data(name, arguments, no_data, caps
 
 
 @pytest.mark.parametrize(("name", "arguments"), OF_YOUR_OWN)
-def test_a_recipe_for_own_data_names_missing_settings(name, arguments, no_data):
+def test_error_of_a_recipe_for_your_own_data_names_missing_settings(name, arguments, no_data):
     wanted = arguments.rpartition("tfds:")[2].partition(",")[0].partition("#")[0]
     with pytest.raises((OSError, ValueError), match=f"'{wanted}'"):
         programs.call("train.plan", f"--config={toy.CONFIGS / name}.py:{arguments}")
@@ -150,7 +150,7 @@ def test_missing_folder_is_reported(arguments, no_data):
         programs.call("train.plan", f"--config={toy.CONFIGS}/{arguments}")
 
 
-def test_sizes_of_known_data_sets():
+def test_sizes_of_known_data_sets_are_used():
     assert sizes.size("tfds:imagenet2012", "train[:99%]") == (1_268_355, 1000, None)
     assert sizes.size("tfds:imagenet2012:5.1.0#data_dir='/x'", "validation") == (50_000, 1000, None)
     assert sizes.size("tfds:imagenet21k", "full[51200:]") == (14_145_922, 21_843, None)
@@ -164,7 +164,7 @@ def test_sizes_of_known_data_sets():
 
 
 @pytest.mark.parametrize("source", ["fashion_mnist:/mine", "idx:/mine", "npz:runs/two.npz", "folder:/mine"])
-def test_sizes_of_own_folders_are_unknown(source):
+def test_sizes_of_your_own_folders_are_unknown(source):
     assert sizes.size(source, "validation") == sizes.Size()
 
 

@@ -188,7 +188,7 @@ def test_the_first_twenty_images_that_cannot_be_read_are_listed(caplog):
 
 
 @pytest.mark.slow
-def test_predict_takes_photographs_of_any_size_and_writes_a_table(run, capsys):
+def test_predict_writes_a_table_for_photographs_of_any_size(run, capsys):
     paths = [golden_data.path(f"images/{name}") for name in ("tall.jpg", "gray.png")]
     assert call("train.predict", f"--model={run}", "--top_k=3", "--order=uncertain", *paths) == 0
     lines = capsys.readouterr().out.splitlines()

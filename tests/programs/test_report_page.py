@@ -162,7 +162,7 @@ def test_a_matrix_has_twenty_classes_at_most_and_a_list_twelve():
     assert "2,008 × " in text and "2,007 × " not in text  # twelve pairs
 
 
-def test_cells_of_the_matrix_are_marked():
+def test_cells_of_the_confusion_matrix_are_marked_as_correct_or_wrong():
     matrix = re.search(r"<tbody>(.*?)</tbody>", render(), re.DOTALL)[1]
     marks = re.findall(r'<td class="(\w+)"', matrix)
     assert [marks[:3], marks[3:6], marks[6:]] == [
@@ -193,7 +193,7 @@ def test_galleries_have_no_maps_and_empty_galleries_are_omitted():
     assert html.count("<script") == 2 and html.count('id="image-0"') == 1  # only the image with maps
 
 
-def test_names_that_are_not_utf_8():
+def test_names_that_are_not_utf_8_are_shown():
     assert b"<h2>a\\udcff</h2>" in render(galleries=[Gallery("a\udcff", "", [image(0)])]).encode()
 
 
@@ -347,7 +347,7 @@ class TestInABrowser:
         assert opened.evaluate(colors) > 50
         assert len(opened.screenshot()) > 20_000
 
-    def test_the_slider_goes_through_the_layers(self, opened):
+    def test_the_slider_selects_the_layer(self, opened):
         opened.evaluate("document.getElementById('layer').focus()")
         assert opened.evaluate(LAYER) == "third"
         for expected, patch in (("second", 1), ("first", 0), ("first", 0)):

@@ -68,7 +68,7 @@ def test_swapped_labels_are_ranked_first_and_the_rest_is_not_suspicious():
     assert result.rows == found(features, given, ("a", "b", "c")).rows  # deterministic
 
 
-def test_a_probability_does_not_depend_on_the_own_label():
+def test_the_probability_of_an_image_does_not_depend_on_its_label():
     features, numbers = blobs([20, 20])
     before = labels.out_of_fold(features, numbers, 2)
     changed = numbers.copy()

@@ -14,7 +14,7 @@ from tests.programs import call, load
 
 
 @pytest.mark.slow
-def test_a_second_export_takes_the_next_version(run, saved_model):
+def test_a_second_export_writes_the_next_version(run, saved_model):
     assert call("export.main", f"--model={run}", f"--output={saved_model}", "--version=1") == 1
     assert os.listdir(saved_model) == ["1"]
 
@@ -157,7 +157,7 @@ def test_the_card_names_the_origin_of_the_artifact(saved_model):
 
 
 @pytest.mark.slow
-def test_the_path_of_the_artifact_is_the_output(run, tmp_path, capsys):
+def test_the_path_of_the_artifact_is_printed(run, tmp_path, capsys):
     arguments = (f"--model={run}", f"--output={tmp_path / 'a.tflite'}", "--num_images=8")
     assert call("export.main", "--format=tflite", *arguments) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'a.tflite'}\n"

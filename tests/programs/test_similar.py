@@ -47,7 +47,7 @@ def test_an_image_that_was_moved_or_damaged_is_gray_on_the_page(images, tmp_path
 
 
 @pytest.mark.slow
-def test_a_photograph_that_cannot_be_read_is_named(run, tmp_path):
+def test_a_photograph_that_cannot_be_read_is_reported(run, tmp_path):
     np.savez(tmp_path / "a.npz", names=np.array(["a"]), features=np.zeros((1, 16), np.float32))
     (tmp_path / "bad.jpg").write_bytes(b"no image")
     with pytest.raises(data.UnreadableImageError, match=r"bad\.jpg.*JPEG"):

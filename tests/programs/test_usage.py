@@ -154,7 +154,7 @@ REQUIRE_A_PLACE = ("sweep", "vtab", "embed", "visualize", "sample_data", "make_t
 
 
 @pytest.mark.parametrize("program", [*(f"train.{name}" for name in REQUIRE_A_PLACE), "export.main"])
-def test_missing_output_flag_is_named(program):
+def test_missing_output_flag_is_reported(program):
     code, output = run(program, *(argument for argument in WRITE[program] if "{}" not in argument))
     assert code == 2 and re.search(r"--(output|workdir)\b.* (is missing|are needed)", output), output
 

@@ -37,7 +37,7 @@ def digits(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_report_of_a_run(digits):
+def test_report_of_a_run_is_written(digits):
     directory, html, data = digits
     names = [image["name"] for image in data["images"]]
     assert len(names) == 3 and all(re.fullmatch(r"digits #\d+", name) for name in names)
@@ -90,7 +90,7 @@ def test_the_values_of_an_image_are_under_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_report_of_an_exported_model(digits, tmp_path):
+def test_report_of_an_exported_model_is_written(digits, tmp_path):
     directory, _, _ = digits
     programs.call(
         "export.main", f"--model={directory / 'run'}", f"--output={tmp_path / 'saved'}", "--signature=attention"
@@ -178,7 +178,7 @@ def test_examples_are_resized_and_cropped_but_not_normalized():
     np.testing.assert_allclose(example.image, example.pixels / 127.5 - 1, atol=1e-5)
 
 
-def test_examples_show_the_input_of_the_classifier():
+def test_example_pixels_equal_the_input_of_the_classifier():
     source = data.open_source("digits", split="test")
     found = sample_images.from_source(source, 4)
     numbers = [int(name.partition("#")[2]) for name in found.names]

@@ -66,7 +66,7 @@ def test_missing_fields_keep_their_defaults():
         ),
     ],
 )
-def test_wrong_fields_are_named(values, message):
+def test_wrong_fields_are_reported(values, message):
     with pytest.raises(ValueError, match=message):
         recipes.from_dict(values)
 

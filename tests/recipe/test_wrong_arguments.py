@@ -29,7 +29,7 @@ WRONG_ARGUMENTS = {
 
 
 @pytest.mark.parametrize("config", WRONG_ARGUMENTS)
-def test_wrong_arguments_of_recipes_are_named(config):
+def test_wrong_arguments_of_recipes_are_reported(config):
     with pytest.raises(ValueError, match="--config") as wrong:
         recipe_file.load(f"train/configs/{config}" if config.partition(":")[0].endswith(".py") else config)
     message = str(wrong.value)

@@ -176,7 +176,7 @@ def test_convert_and_benchmark_use_the_chosen_checkpoint(run, tmp_path):
         ({}, 4, []),
     ],
 )
-def test_the_end_of_a_training_shows_what_was_chosen(scores, chosen, expected, tmp_path):
+def test_log_of_a_finished_training_states_the_chosen_checkpoint(scores, chosen, expected, tmp_path):
     lines = [{"step": step, "eval_accuracy": score, "eval_loss": 1.0} for step, score in scores.items()]
     lines.append({"step": chosen, "test_loss": 1.0})
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))

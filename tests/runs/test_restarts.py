@@ -20,7 +20,7 @@ def starts(workdir, monkeypatch, *events, name=None):
         try:
             restarts.check(str(workdir))
         except NoProgress as error:
-            assert error.exit_code == 70 and f"that of step {newest}." in str(error)
+            assert error.exit_code == 70 and f"step {newest}." in str(error)
             return number
         if event is not False:
             with storage.written(str(workdir)) as directory:

@@ -68,7 +68,7 @@ def flip(path):
 
 
 @pytest.mark.parametrize("harm", [cut, flip, lambda path: path.write_bytes(bytes(path.stat().st_size))])
-def test_a_damaged_model_is_named(run, harm):
+def test_a_damaged_model_is_reported(run, harm):
     """For a truncated file, Keras reported that there was no file."""
     harm(run / "model.keras")
     with pytest.raises(ValueError, match="model.keras cannot be loaded"):
@@ -91,7 +91,7 @@ def with_changes(config, **changes):
         (lambda config: with_changes(config, preprocess=None), "'preprocess'"),
     ],
 )
-def test_a_wrong_config_is_named(run, content, named):
+def test_a_wrong_config_is_reported(run, content, named):
     """A list, or data without class names, ended in a traceback."""
     path = run / "config.json"
     path.write_text(content(json.loads(path.read_text())))
@@ -179,7 +179,7 @@ def test_another_spelling_of_the_task_is_the_same_recipe(trained):
     test_the_same_recipe_does_not_change_the_record(trained)
 
 
-def test_a_directory_without_weights_takes_any_recipe(tmp_path):
+def test_a_directory_without_weights_accepts_any_recipe(tmp_path):
     run_directory.write_config(str(tmp_path), recipe(), DATA)
     run_fields.check(str(tmp_path), recipe(learning_rate=0.5), DATA)
     run_directory.write_config(str(tmp_path), recipe(learning_rate=0.5), DATA)
@@ -342,7 +342,7 @@ def test_damaged_lines_of_metrics_are_skipped(tmp_path):
     assert path.read_text() == '{"step": 1}\n'
 
 
-def test_list_of_fields_that_do_not_affect_the_weights():
+def test_list_of_fields_that_do_not_affect_the_weights_is_unchanged():
     """Only these may differ in a resumed run; a new field is assumed to affect the weights until it is listed here."""
     how_often = {"steps_per_loop", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints", "evaluators"}
     how_long = {"patience"}

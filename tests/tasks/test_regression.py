@@ -38,7 +38,7 @@ PREDICTED = np.float32([[0.0, 0.0], [0.5, 0.9]])
     ("loss", "expected"),
     [("mse", [0.5, (0.25 + 1.21) / 2]), ("mae", [0.5, 0.8]), ("huber", [0.25, (0.125 + 0.6) / 2])],
 )
-def test_losses_computed_by_hand(loss, expected):
+def test_losses_match_hand_computation(loss, expected):
     found, predictions = outputs(PREDICTED, loss)
     np.testing.assert_allclose(found["loss"], expected, rtol=1e-4)  # float32 heights of 1.7 and 1.9
     np.testing.assert_allclose(predictions, [[40.0, 1.7], [45.0, 1.79]], rtol=1e-6)

@@ -43,7 +43,7 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
-def test_loss_and_accuracy_computed_by_hand():
+def test_loss_and_accuracy_match_hand_computation():
     weights = (1.0, 2.0, 0.5, 3.0)
     found, _, predictions = run(task(f"segmentation(ignore=2, class_weights={weights})"))
     logits = bilinear(LOGITS, 8, 6)

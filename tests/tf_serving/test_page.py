@@ -160,7 +160,7 @@ class TestExplanations:
 
 
 class TestRoutes:
-    def test_content_security_policy_allows_only_own_scripts_and_styles(self, running):
+    def test_content_security_policy_allows_only_scripts_and_styles_of_the_server(self, running):
         status, html, found = get(running)
         assert status == 200 and found["content-type"].startswith("text/html")
         assert found["x-content-type-options"] == "nosniff"

@@ -53,7 +53,7 @@ def test_ties_are_explained_in_class_order():
     assert [part["name"] for part in found["maps"]] == [f"class {number}" for number in (1, 3, 5, 7, 9)]
 
 
-def test_all_values_are_explained_in_their_order():
+def test_all_values_are_explained_in_the_order_of_their_names():
     names = ("a", "b", "c", "d", "e", "f")
     values = Values(names, (0.0,) * 6, (1.0,) * 6).to_dict()
     found = page_of([1, 6, 2, 5, 3, 4], values=values).explain(bytearray(image_file()))

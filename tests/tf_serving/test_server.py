@@ -255,7 +255,7 @@ def test_pixels_that_are_not_finite_are_refused(running, value):
     assert "'images'" in answer["error"] and "finite" in answer["error"]
 
 
-def test_a_model_that_returns_nan_is_named(base, images, monkeypatch):
+def test_a_model_that_returns_nan_is_reported(base, images, monkeypatch):
     with servers.serving(base) as (_, url):
         with monkeypatch.context() as patched:
             patched.setattr(SavedModelPredictor, "run", lambda *_: {"probabilities": np.array([[np.nan]])})
@@ -322,7 +322,7 @@ def test_a_session_is_closed_when_loading_fails(base, monkeypatch):
     assert len(closed) == 1
 
 
-def test_a_missing_extra_is_named(base, monkeypatch):
+def test_a_missing_extra_is_reported(base, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ImportError, match=r"keras-vision-transformers\[serving\]"):
         server.RestServer(servers.loaded(base))

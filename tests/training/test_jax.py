@@ -29,7 +29,7 @@ def test_training_tests_pass_on_jax(marks):
     """The golden trajectories, one and eight devices, resuming, divergence, pixels."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", marks]
     command += ["tests/training/test_on_jax.py"]
-    command += ["tests/tasks/test_segmentation.py::test_loss_and_accuracy_computed_by_hand"] * (
+    command += ["tests/tasks/test_segmentation.py::test_loss_and_accuracy_match_hand_computation"] * (
         marks == "not exhaustive"
     )
     done = subprocess.run(command, cwd=small_runs.ROOT, env=ON_JAX, capture_output=True, text=True, timeout=1800)
@@ -85,7 +85,7 @@ STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "localhost", "SLURM_PROCID":
         ),
     ],
 )
-def test_one_task_per_node_of_slurm_takes_all_gpus(environment, visible):
+def test_one_task_per_node_of_slurm_uses_all_gpus(environment, visible):
     """JAX itself takes the GPU number SLURM_LOCALID, the first one."""
     environment = {**ON_JAX, **STEP, **environment}
     done = subprocess.run(

@@ -190,7 +190,7 @@ def test_a_line_has_the_means_of_only_its_steps(whole):
 
 
 @pytest.mark.slow
-def test_the_first_loss_is_that_of_the_first_batch(tmp_path):
+def test_the_first_loss_is_the_loss_of_the_first_batch(tmp_path):
     """Worked out in NumPy, without dropout."""
     trainer = toy.Trainer(tmp_path, toy.recipe(total_steps=1, checkpoint_every=0))
     trainer.model.get_layer("dropout").rate = 0.0
@@ -345,7 +345,7 @@ def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [4, 10])
-def test_an_interrupted_evaluation_is_done_after_the_restart(whole, tmp_path, step):
+def test_an_interrupted_evaluation_is_repeated_after_the_restart(whole, tmp_path, step):
     first = toy.Trainer(tmp_path, toy.recipe())
     first.loop.evaluators = [first.validation, Interrupting(step)]
     with pytest.raises(Interrupted, match=f"SIGTERM at step {step} of 10; the state is saved"):

@@ -104,7 +104,7 @@ def test_images_are_normalized_as_the_weights_were_trained(flag, dinov2, tmp_pat
     assert strings(tmp_path, f"{flag}{dinov2}") == OF_WEIGHTS
 
 
-def test_preprocessing_that_a_flag_sets_stays(dinov2, tmp_path):
+def test_preprocessing_that_a_flag_sets_is_kept(dinov2, tmp_path):
     given = f"--config.data.pp_train={OF_RECIPE[0]}"
     assert strings(tmp_path, f"--weights={dinov2}", given) == [OF_RECIPE[0], OF_WEIGHTS[1]]
     assert strings(tmp_path, f"--weights={dinov2}", given, f"--config.data.pp_eval={OF_RECIPE[1]}") == OF_RECIPE

@@ -585,7 +585,7 @@ def test_damaged_parts_of_later_steps_are_not_kept(two_steps, tmp_path):
 
 
 @pytest.mark.parametrize("write", [2, 3])
-def test_a_kill_during_the_writes_of_the_best_parts(tmp_path, monkeypatch, write):
+def test_best_checkpoint_survives_a_kill_while_its_parts_are_written(tmp_path, monkeypatch, write):
     """The third and the fourth write are those of step 8: its best and its newest checkpoint, or none of them."""
     run = recipe(optim={"ema_momentum": 0.8}, checkpoint_every=0, eval_every=4, patience=2, total_steps=40)
     directories = [tmp_path / name for name in ("whole", "killed")]

@@ -109,7 +109,7 @@ def test_training_matches_the_reference(way, on_devices):
     assert not wrong
 
 
-def test_explained_variance_computed_by_hand():
+def test_explained_variance_matches_hand_computation():
     """1 where the prediction is right, 0 where it is the mean of the masked pixels."""
     task = tasks.bind(recipe("mae(normalize_pixels=False, mask_ratio=0.5)"))
     images = np.random.default_rng(0).normal(size=(3, 8, 8, 3)).astype("float32")

@@ -348,7 +348,7 @@ def noisy(name, arguments, precision):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", selection.cases(PRECISIONS, PRECISIONS[1:], selection.EXHAUSTIVE))
 @pytest.mark.parametrize(("name", "arguments"), selection.cases(structures(), structures()[:1], selection.EXHAUSTIVE))
-def test_xla_takes_the_step_of_every_model(name, arguments, precision):
+def test_xla_compiles_the_step_of_every_model(name, arguments, precision):
     """The whole step, of static shapes, becomes one XLA program; an operation that XLA lacks would be an error here."""
     model, everything = noisy(name, arguments, precision)
     step = TrainStep(TrainState(model, everything), everything, one_hot, BATCH)

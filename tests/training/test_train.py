@@ -40,7 +40,7 @@ def test_report_figure_of_a_run_has_captions(task, headline, tmp_path, monkeypat
     assert quantities == recipe.task.metrics[:2]
 
 
-def test_report_figure_of_a_run_without_captions(tmp_path, monkeypatch):
+def test_report_figure_of_a_run_may_have_no_captions(tmp_path, monkeypatch):
     """A score other than the accuracy has no largest class, nor has an accuracy without counts of the classes."""
     drawn = []
     monkeypatch.setattr(plots, "reconstructions", lambda *places: drawn.append(places))
@@ -63,7 +63,7 @@ def test_a_figure_that_cannot_be_drawn_is_a_warning(tmp_path, monkeypatch, caplo
     shown = Shown({"image": np.zeros((2, 1, 1, 1))}, ["a", "b"], None, None)
     results = {"eval_accuracy": 0.25, "examples": 2, "split": "test"}
     run_summary.draw_figure(recipes.Recipe(), str(tmp_path), validation_of(shown, results))
-    assert caplog.messages == ["No report.png: Figures need matplotlib."]
+    assert caplog.messages == ["report.png was not written: Figures need matplotlib."]
 
 
 def test_every_choice_of_a_fine_tuning_reaches_the_recipe(monkeypatch, tmp_path, capsys):

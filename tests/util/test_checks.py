@@ -51,7 +51,7 @@ def test_message_names_the_nearest_multiples(value, nearest):
     assert str(error.value) == message
 
 
-def test_numbers_of_classes_are_below_the_number_of_classes():
+def test_class_numbers_are_below_the_number_of_classes():
     assert checks.class_index(6, 7) == 6
     assert checks.class_index([0, 6], 7, 2).tolist() == [0, 6]
     assert checks.class_index(3, 7, 2).tolist() == [3, 3]
@@ -107,7 +107,7 @@ def test_class_colors_are_distinct():
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_colors_over_an_image_are_half_transparent(channels):
+def test_mask_colors_over_an_image_are_half_transparent(channels):
     pixels = np.full((1, 3, channels), 201, np.uint8)
     found = overlay(pixels, np.array([[-1, 0, 1]]))
     assert found.dtype == np.uint8

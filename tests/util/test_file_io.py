@@ -59,7 +59,7 @@ def test_a_byte_order_mark_is_not_part_of_a_text(mark, tmp_path):
     assert file_io.read_json(tmp_path / "b") == {"é": 1}
 
 
-def test_a_text_that_is_not_utf_8_is_named_with_its_line(tmp_path):
+def test_a_text_that_is_not_utf_8_is_reported_with_its_line(tmp_path):
     (tmp_path / "a").write_bytes('{"a": 1,\n"é": 2}'.encode("latin-1"))
     for read in (file_io.read_json, file_io.read_lines):
         with pytest.raises(ValueError, match=r"a must be UTF-8. Line 2 .*xe9"):
@@ -125,7 +125,7 @@ def test_markdown_table_aligns_and_escapes():
     )
 
 
-def test_a_draft_is_removed_and_the_published_version_stays(tmp_path):
+def test_a_draft_is_removed_and_the_published_version_is_kept(tmp_path):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("theirs")
     with pytest.raises(OSError, match="full"), file_io.draft_directory(tmp_path / "deep" / "a.txt") as draft:

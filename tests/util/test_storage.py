@@ -392,7 +392,7 @@ def test_url_without_a_bucket_or_a_path_is_refused(address, store):  # noqa: F81
         storage.fetched(address)
 
 
-def test_missing_objects_and_packages_are_named(store, monkeypatch):  # noqa: F811
+def test_missing_objects_and_packages_are_reported(store, monkeypatch):  # noqa: F811
     with pytest.raises(FileNotFoundError, match=RUN):
         storage.fetched(RUN)
     monkeypatch.setitem(sys.modules, "fsspec", None)

@@ -248,7 +248,7 @@ def hashes_of(content):
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_the_hash_that_the_server_states_is_compared(joined, tmp_path, monkeypatch):
+def test_a_download_is_compared_with_the_hash_that_the_server_states(joined, tmp_path, monkeypatch):
     save_checkpoint(tiny.model(num_layers=1), tmp_path / "model.safetensors", format="huggingface")
     whole = (tmp_path / "model.safetensors").read_bytes()
     hashes = [",".join(hashes_of(whole))] if joined else hashes_of(whole)
@@ -366,7 +366,7 @@ def test_urls_of_other_hosts_are_refused(address):
         zoo.resolve(address, "ViT-B/16")
 
 
-def test_class_names_of_imagenet():
+def test_imagenet_class_names_are_complete():
     small, large = zoo.imagenet_classes(1000), zoo.imagenet_classes(21_843)
     assert small[0] == ("n01440764", "tench, Tinca tinca") and small[999][0] == "n15075141"
     assert len(large) == 21_843 and large[0] == ("n00004475", "organism, being")

@@ -12,7 +12,7 @@ pixels with the value 0 are ignored. `--weights` sets other weights. The weights
 in the list of published weights: pass their folder.
 
 - The head is a batch norm and a linear layer on the last block, after the final norm. DINOv3 drops 10% of the channels.
-- Images are scaled by a factor of 0.5 to 2, cropped to 512 pixels and mirrored at random. DINOv2 pads the crops to a
+- Images are scaled by a factor of 0.5 to 2, cropped to 512 pixels and flipped at random. DINOv2 pads the crops to a
   whole number of patches; this recipe uses crops of 518 pixels instead. DINOv2 also changes colors, and draws a crop
   again if one class covers more than 75% of it. This recipe does neither.
 - AdamW trains for 40,000 steps of 16 images. Batch norms use the statistics of one device, not of all devices.

@@ -10,7 +10,7 @@ Data sets: cifar10, cifar100, imagenet2012, pets, flowers, or any source of `ker
 The rule: small images are trained at 128 pixels, larger images at 480. Training takes 500, 10,000 or 20,000 steps,
 depending on the number of examples. With 20,000 examples or more, mixup of 0.1 is used. For a source of
 `keras_vit.data`, the rule uses the number of examples and the size of the first image in the source.
-Images are mirrored at random, as in the published PyTorch code. The published TensorFlow code mirrors every image.
+Images are flipped at random, as in the published PyTorch code. The published TensorFlow code flips every image.
 Published, R50x1-M: CIFAR-10 97.2%, CIFAR-100 86.5%, ImageNet 80.68%. Not run here.
 Cost: 0.026 TPUv3-core-days for R50x1 on CIFAR-10 by `keras-vit plan`.
 Smaller machines: the authors suggest a batch of 128 with a learning rate of 0.001.

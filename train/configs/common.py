@@ -84,7 +84,7 @@ def arguments(text: str | None, *defaults: str) -> list[str]:
 
 
 def variant(text: str, among: Collection[str] | None = None) -> str:
-    """Return the name of a model from its name (`"ViT-B/16"`) or from its constructor (`"ViT_B16"`).
+    """Return the name of a model, such as `"ViT-B/16"`. The argument is the name or the constructor (`"ViT_B16"`).
 
     Args:
         text: Argument of the recipe.

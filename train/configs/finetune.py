@@ -15,7 +15,7 @@ Learning rates: the paper chooses them on held-out data, from 0.003, 0.01, 0.03 
 For H/14 on other data, the image size is 378 pixels, or 27 patches per side. The paper uses 384 pixels, of which the
 patches do not cover the last six.
 Dropout: 0.1 for L/16, H/14 and the R50 hybrids, and 0 for the other models, as in the published configurations.
-VTAB: as in BiT, images are cropped (384 of 448 pixels) and mirrored, except for tasks whose labels would change. These
+VTAB: as in BiT, images are cropped (384 of 448 pixels) and flipped, except for tasks whose labels would change. These
 tasks are in `WITHOUT_CROP` and `WITHOUT_FLIP`, from appendix F of https://arxiv.org/abs/1912.11370.
 Published for these settings, from ImageNet-21k. B/16: CIFAR-10 99.02%, CIFAR-100 92.06%, ImageNet 84.53%. L/16:
 CIFAR-10 99.14%, CIFAR-100 93.22%, ImageNet 85.30% at 512 pixels with the average, and 85.05% at 384 pixels without it.
@@ -45,7 +45,7 @@ VTAB = ("train800val200", "test", 2_500, 500, 0.01)
 WITH_DROPOUT = ("ViT-L/16", "ViT-H/14", "R50+ViT-B/16", "R50+ViT-L/32")
 LARGE = {"ViT-L/16": 512, "ViT-H/14": 518}  # image size on ImageNet
 
-# Tasks of VTAB whose labels (a position, an angle, a number of objects) change if images are cropped or mirrored.
+# Tasks of VTAB whose labels (a position, an angle, a number of objects) change if images are cropped or flipped.
 WITHOUT_CROP = ("clevr_count", "clevr_distance", "dmlab", "kitti_distance", "dsprites_location")
 WITHOUT_FLIP = ("dsprites_location", "dsprites_orientation", "smallnorb_azimuth")
 

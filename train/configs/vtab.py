@@ -1,4 +1,4 @@
-"""Fine-tuning on one task of VTAB-1k, by the benchmark's own rule.
+"""Fine-tuning on one task of VTAB-1k, with the settings of the benchmark.
 
 Paper: "A Large-scale Study of Representation Learning with the Visual Task Adaptation Benchmark",
 https://arxiv.org/abs/1910.04867

@@ -178,7 +178,7 @@ def _weights(model: keras.Model) -> dict[str, dict[str, Any]]:
         filters = plots.embedding_filters(embedding_filters(model), title="")
         drawn["Filters of the first layer"] = {"embedding_filters": filters}
     except ValueError as error:
-        logging.info("No embedding filters: %s", error)
+        logging.info("The report contains no embedding filters: %s", error)
     try:
         similarity = plots.position_similarity(position_similarity(model), title="")
         drawn["Similarity of positions"] = {"position_similarity": similarity}

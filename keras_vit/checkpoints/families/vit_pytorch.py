@@ -78,8 +78,9 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     shapes = {name.removeprefix(body): tensor.shape for name, tensor in source.tensors.items()}
     if "transformer.norm.weight" not in shapes or len(shapes.get("cls_token", (0, 0))) != 2:
         raise CheckpointError(
-            f"{source.path}: expected the names and shapes of vit-pytorch 1.18 or later. Received: those of an earlier "
-            "version. Rename the tensors for a model of the present version, and save its state_dict again."
+            f"{source.path}: expected the names and shapes of vit-pytorch 1.18 or later. Received: names and "
+            "shapes of an earlier version. Rename the tensors for a model of the present version, and save its "
+            "state_dict again."
         )
     simple = "pos_embedding" not in shapes
     layout = Layout("vit_pytorch", position="" if simple else "pos_embedding", prefix=body)

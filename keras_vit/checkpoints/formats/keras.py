@@ -189,7 +189,7 @@ def _walk(root: h5py.Group) -> Iterator[tuple[list[str], str, Any]]:
     while pending:
         group, layers, depth = pending.pop()
         if depth > _MAX_DEPTH or group in seen:  # circular links would cause an endless loop
-            raise ValueError(f"groups are nested more than {_MAX_DEPTH} deep, or linked twice")
+            raise ValueError(f"groups have more than {_MAX_DEPTH} levels, or are linked twice")
         seen.add(group)
         members = _members(group)
         own = members.pop("vars", None)

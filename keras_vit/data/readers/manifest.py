@@ -87,7 +87,7 @@ def read(
 
 
 def _check(location: str, expected: str, wrong: Sequence[tuple[int, Any]]) -> None:
-    """Raise a ValueError if `wrong` has entries, each the number of a line and what the line has instead."""
+    """Raise a ValueError for wrong lines. `wrong` contains the number of each wrong line and the value found there."""
     if wrong:
         others = [f"line {line}" for line, _ in wrong[1:]]
         raise ValueError(

@@ -236,7 +236,7 @@ def _counts(paths: list[str], info: dict, positions: list[np.ndarray] | None) ->
             )
         return described
     if positions is None and None in described:
-        logging.info("Counting the records of %d files, from %s.", len(paths), paths[0])
+        logging.info("Counting the records of %d files, starting with %s.", len(paths), paths[0])
     counts = list(map(count_records, paths)) if positions is None else [len(of_file) - 1 for of_file in positions]
     for path, count, stated in zip(paths, counts, described, strict=True):
         if stated is None and not count:

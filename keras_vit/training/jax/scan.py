@@ -70,7 +70,8 @@ def _properties(node: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def scanned(blocks_of_chains: Sequence[Sequence[EncoderBlock]], devices: Devices) -> Iterator[None]:
     """Run each chain as a scan, within a `with` block.
 
-    The call of a chain's first block returns the output of the last one. The calls of the others return their input.
+    The call of a chain's first block returns the output of the last block. The calls of the other blocks return their
+    input.
     """
     try:
         for blocks in blocks_of_chains:
@@ -122,7 +123,7 @@ def _is_product(primitive: Any, *_: Any, **__: Any) -> bool:
 
 @contextlib.contextmanager
 def _standing_in(block: EncoderBlock, rate: Any) -> Iterator[None]:
-    """Let the first block of a chain run itself within a `with` block, with the drop path rate of another block."""
+    """Within a `with` block, let the call of a chain's first block compute a block with this drop path rate."""
     layers = (block.drop_path_0, block.drop_path_1) if block.drop_path_rate else ()
     replacement, block.replacement = block.replacement, None
     for layer in layers:

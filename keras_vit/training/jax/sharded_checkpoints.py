@@ -1,6 +1,6 @@
 """Checkpoints of several hosts: each host writes its parts of the arrays with Orbax while training continues.
 
-After all hosts have written their parts, the first host adds a manifest like that of `runs.checkpoints`, and Orbax
+After all hosts have written their parts, the first host adds a manifest as in `runs.checkpoints`, and Orbax
 renames the checkpoint into place. If a host is killed earlier, the previous checkpoint remains the newest.
 `orbax.checkpoint` reads these checkpoints without this package, on any number of devices.
 

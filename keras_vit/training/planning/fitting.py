@@ -65,7 +65,7 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
     recipe = _with_all_images(recipe, change, facts.images)
     data = change(recipe).data
     if data.eval_split == data.test_split:
-        recipe = recipes.replace(recipe, {"patience": 0})  # no images choose when to stop
+        recipe = recipes.replace(recipe, {"patience": 0})  # there are no validation images
     _log(recipe, change(recipe), reasons | of_machine)
     recipe = change(recipe)
     if isinstance(opened, StoredSource) and facts.kind.is_exclusive and not recipe.class_weight_exponent:
@@ -76,7 +76,7 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
 def _with_splits(recipe: recipes.Recipe, change: Change) -> tuple[recipes.Recipe, Source]:
     """Return the recipe with the splits that train, choose and test, and the opened training split.
 
-    Without a split "validation", a part of the training images chooses, or nothing if there are too few of them.
+    Without a split "validation", a part of the training images is held out, or none if there are too few.
     """
     given = change(recipe).data
     opened, sizes = open_source(given.source, split=given.train_split), split_sizes(given.source)
@@ -98,10 +98,8 @@ def _with_splits(recipe: recipes.Recipe, change: Change) -> tuple[recipes.Recipe
         return recipes.replace(recipe, {"data.eval_split": test or given.eval_split}), opened
     if opened.num_examples >= enough:
         return divided, open_source(given.source, split=fit)
-    text = (
-        "No images choose the best checkpoint, so the last one is used: %d are too few to hold some out (at least %d)"
-    )
-    logging.info(text, opened.num_examples, enough)
+    text = "No validation images: %d training images are too few to hold some out (at least %d)."
+    logging.info(f"{text} The last checkpoint is used.", opened.num_examples, enough)
     return recipes.replace(recipe, {"data.eval_split": test, "data.test_split": test}), opened
 
 

@@ -45,7 +45,7 @@ class Plan:
     def total_bytes(self, on_gpu: bool = False, devices: int = 1, weight_parts: int = 1) -> float:
         """Return the bytes on `devices` devices that share a memory, with the weights divided into `weight_parts`.
 
-        Memory other than a GPU's also contains the graph of the step, and the weights of the final model's file.
+        Unless `on_gpu`, the memory also contains the graph of the step, and the weights of the final model's file.
         """
         of_devices = devices * (self.weights_bytes / weight_parts + self.peak_bytes)
         return of_devices + (0 if on_gpu else GRAPH + 4 * self.cost.parameters)

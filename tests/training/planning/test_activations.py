@@ -31,7 +31,7 @@ def test_activation_memory_follows_the_architecture():
         assert cost.of_variant("ViT-B/16", **option).activations - base.activations == 12 * 197 * 2 * 768
 
 
-def test_activations_of_attention_pooling_computed_by_hand():
+def test_activations_of_attention_pooling_match_hand_computation():
     """Inputs, query, keys and values, weights, the input of the output projection, and the norm and MLP of one row."""
     pooled, mean = (cost.of_variant("ViT-B/16", pooling=pooling, class_token=True) for pooling in ("map", "gap"))
     attention = 768 * (1 + 197) + 768 * (1 + 2 * 197) + 12 * 197 + 768

@@ -129,7 +129,7 @@ def operation_macs(operation):
     return 0
 
 
-def test_models_without_a_name_have_no_costs():
+def test_unknown_variant_names_are_refused():
     with pytest.raises(ValueError, match="no model named 'ViT-B/17'.*Known names: .*ViT-B/16"):
         cost.of_variant("ViT-B/17")
     assert cost.of_variant("ViT_B16") == cost.of_variant("ViT-B/16")  # the name of the constructor

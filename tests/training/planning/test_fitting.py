@@ -110,7 +110,7 @@ def test_mixup_is_used_only_for_many_images_from_scratch():
         (20_000, 3, 1_280_000),
     ],
 )
-def test_images_seen_by_a_pretrained_model(images, outputs, expected):
+def test_number_of_images_seen_by_a_pretrained_model_follows_the_rule(images, outputs, expected):
     """Without a fitted head."""
     recipe = recipes.replace(PRETRAINED, {"data.batch_size": 32 if images < 5_000 else 128})
     fields, reason = rules.steps(dataclasses.replace(FACTS, images=images, outputs=outputs), recipe)
@@ -123,7 +123,7 @@ def test_images_seen_by_a_pretrained_model(images, outputs, expected):
     ("images", "outputs", "expected"),
     [(100, 3, 30_000), (100, 99, 200_000), (1_000, 3, 60_000), (10_000, 3, 600_000)],
 )
-def test_images_seen_from_scratch(images, outputs, expected):
+def test_number_of_images_seen_from_scratch_follows_the_rule(images, outputs, expected):
     scratch = recipes.replace(PRETRAINED, {"model.weights": None})
     assert rules.images_seen(dataclasses.replace(FACTS, images=images, outputs=outputs), scratch) == expected
 
@@ -138,14 +138,14 @@ def test_images_seen_of_large_data_sets_match_bit():
     assert seen == [PRETRAINED.data.batch_size * steps for steps in (500, 10_000)]
 
 
-def test_estimated_time_of_every_adaptation():
+def test_time_of_every_adaptation_is_estimated():
     """Two thirds of all operations without the gradients of the weights, one third without a backward pass."""
     adapted = ("all", "lora(rank=4)", "bias", "head", "last(2)")
     seconds = [rules.seconds_for(FACTS, recipes.replace(PRETRAINED, {"adapt": adapt}), 6e12) for adapt in adapted]
     assert seconds == pytest.approx([100, 200 / 3, 200 / 3, 100 / 3, 100])
 
 
-def test_the_number_of_images_to_whose_features_the_head_is_fitted():
+def test_number_of_images_for_fitting_the_head_is_limited():
     """All images if only the head is trained, otherwise those of a quarter of the time, at most 20,000 (masks: 500)."""
 
     def number(recipe, seconds, **fields):
@@ -309,7 +309,7 @@ def test_six_lines_state_the_settings_after_those_of_the_user(overrides, given, 
     with caplog.at_level(logging.INFO, logger="absl"):
         recipe = recipe_of(Choices(photos, model="ViT_S16", overrides=overrides))
     about_splits, *texts = caplog.messages
-    assert about_splits.startswith("No images choose the best checkpoint")
+    assert about_splits.startswith("No validation images")
     lines = {name: line for name, _, line in (text.partition(": ") for text in texts)}
     assert list(lines) == ["model", "images", "batch", "steps", "update", "augmentation"]
     assert all(recipes.get(recipe, field) == value for field, value in overrides.items())
@@ -531,7 +531,7 @@ def test_best_checkpoint_is_chosen_on_other_images_than_the_test_split(
     assert (recipe.data.train_split, recipe.data.eval_split, recipe.data.test_split) == expected
     few = expected[1] == expected[2]
     assert recipe.patience == (0 if few else 3)
-    assert few == any(text.startswith("No images choose the best checkpoint") for text in caplog.messages)
+    assert few == any(text.startswith("No validation images") for text in caplog.messages)
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_one_image_at_a_time_is_the_last_change(machine):
 
 
 @pytest.mark.parametrize("fits", [True, False])
-def test_graph_of_the_program_takes_no_gpu_memory(fits, machine, monkeypatch):
+def test_graph_of_the_program_uses_no_gpu_memory(fits, machine, monkeypatch):
     warnings, planned = machine(8, 0), plan.of_recipe(recipe(), 10, devices=2)
     needed = planned.weights_bytes + planned.peak_bytes
     monkeypatch.setattr(memory, "gpu_memory", lambda: needed - (not fits))
