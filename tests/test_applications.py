@@ -65,7 +65,7 @@ def without_values(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_size_of_images_is_that_of_the_weights(without_values):
+def test_image_size_is_the_image_size_of_the_weights(without_values):
     assert keras_vit.ViT_Ti16(weights="augreg").input_shape == (None, 384, 384, 3)
     assert keras_vit.ViT_Ti16(weights="augreg", image_size=224).input_shape == (None, 224, 224, 3)
 
@@ -84,7 +84,7 @@ def test_the_signature_has_no_defaults_for_arguments_from_the_weights(build, nam
 
 
 @pytest.mark.slow
-def test_the_classes_are_those_of_the_weights(without_values):
+def test_classes_are_the_classes_of_the_weights(without_values):
     assert keras_vit.ViT_Ti16(weights="augreg-imagenet21k").output_shape == (None, 21843)
     assert keras_vit.ViT_Ti16(weights="augreg-imagenet21k", classes=3).output_shape == (None, 3)
 
@@ -108,7 +108,7 @@ def test_the_classes_are_those_of_the_weights(without_values):
         ("ViT-B/16", "siglip", {"head": print}, {"class_token": False, "image_size": 224, "head": print}),
     ],
 )
-def test_arguments_of_the_caller_precede_those_of_the_weights(model, weights, given, expected):
+def test_arguments_of_the_caller_precede_arguments_of_the_weights(model, weights, given, expected):
     """Weights without a head have one if the caller names the classes. A given head replaces the pooling."""
     assert keras_vit.applications._with_published(keras_vit.zoo.find(model, weights), given) == expected
 

@@ -97,7 +97,7 @@ def test_a_hold_out_divides_every_class_whatever_the_order_is(labels, fraction, 
 @pytest.mark.slow
 @few
 @given(tensors)
-def test_written_safetensors_are_read_by_its_own_library(tmp_path_factory, described):
+def test_written_safetensors_are_read_by_the_safetensors_library(tmp_path_factory, described):
     found, path = filled(described), tmp_path_factory.mktemp("a") / "x.safetensors"
     infos = {name: TensorInfo(array.shape, array.dtype) for name, array in found.items()}
     own_safetensors.write_safetensors(str(path), infos, found.__getitem__, {"a": 1})
@@ -109,7 +109,7 @@ def test_written_safetensors_are_read_by_its_own_library(tmp_path_factory, descr
 @pytest.mark.slow
 @few
 @given(tensors)
-def test_safetensors_of_its_own_library_are_read(tmp_path_factory, described):
+def test_safetensors_written_by_the_safetensors_library_are_read(tmp_path_factory, described):
     found, path = filled(described), tmp_path_factory.mktemp("a") / "x.safetensors"
     safetensors.numpy.save_file(found, path)
     same(read_all(path), found)

@@ -159,7 +159,7 @@ OF_PRETRAINING = ("activation", "mask_ratio", "target")  # another value than of
 
 
 @pytest.mark.parametrize("model", [keras_vit.ViT_B16, keras_vit.MaskedAutoencoder, keras_vit.MaskedPatchPredictor])
-def test_all_vision_transformers_have_the_defaults_of_one(model):
+def test_all_vision_transformers_have_the_same_defaults(model):
     check(
         model,
         {

@@ -93,7 +93,7 @@ def check_values(values: np.ndarray, names: Sequence[str], origin: Callable[[int
     """
     values = values.reshape(len(values), -1)
     if values.shape[1] != len(names):
-        raise ValueError(f"There must be a name for each value, {values.shape[1]}. Received: {', '.join(names)}.")
+        raise ValueError(f"Expected {values.shape[1]} names, one per value. Received: {', '.join(names)}.")
     values = values.astype(np.float64)
     right = np.all(abs(values) <= np.finfo(np.float32).max, axis=1)
     return _checked(values, right, "finite numbers", origin)

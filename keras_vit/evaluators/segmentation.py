@@ -63,7 +63,9 @@ class Segmentation(SplitEvaluator):
             raise NotMeasurable("Windows need the logits of the model, and this artifact returns masks.")
         window = self._window(context)
         if self.stride > min(window):
-            raise ValueError(f"Windows of {window} pixels must touch. Received: stride={self.stride}.")
+            raise ValueError(
+                f"`stride` must be at most {min(window)}, the shorter side of a window. Received: stride={self.stride}."
+            )
 
     def measure(self, context: Context) -> Result:
         self.check(context)

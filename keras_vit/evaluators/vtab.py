@@ -78,7 +78,7 @@ class Vtab(Evaluator):
             try:
                 check_splits(context, self.splits(context, task))
             except (OSError, ImportError) as error:
-                logging.warning("The task %s will be missing: %s", task, first_line(error))
+                logging.warning("The results will not contain the task %s: %s", task, first_line(error))
 
     def measure(self, context: Context) -> Result:
         accuracies, missing = {}, {}

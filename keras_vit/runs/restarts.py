@@ -1,11 +1,11 @@
-"""Limit of restarts in a row that bring no newer checkpoint.
+"""Limit of restarts in a row that produce no newer checkpoint.
 
 A supervisor numbers the starts of a run from 0, in the environment variable `KERAS_VIT_RESTART`. All processes of a
 start read the same number and the same files, so that all of them make the same decision before they wait for each
 other. Without the variable, there is no limit.
 
-A Job of Kubernetes does not number the starts of its pods. The variable then has a name, of the Job and of the pod's
-index, and each pod counts its own starts. The exit code of a single pod ends the Job.
+A Job of Kubernetes does not number the starts of its pods. The variable then contains a name, made of the Job and the
+pod's index, and each pod counts its own starts. The exit code of a single pod ends the Job.
 
     restarts.json      the step from which the last start resumed, and the numbers of the first and the last such start
     starts/NAME.json   the newest step, and the number of earlier starts of a pod with this step

@@ -105,4 +105,4 @@ class Backend(Protocol):
 def check_rows(images: np.ndarray, replicas: int) -> None:
     """Raise a ValueError if the replicas of this process cannot share the images evenly."""
     if len(images) % replicas:
-        raise ValueError(f"The images must divide among {replicas} replicas. Received: {len(images)} images.")
+        raise ValueError(f"The number of images must be a multiple of {replicas} replicas. Received: {len(images)}.")

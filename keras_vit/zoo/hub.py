@@ -38,7 +38,7 @@ def canonical_name(text: str) -> str | None:
 
 
 def _parts(location: str) -> tuple[str, str | None, str]:
-    """Return the name, the revision and the file of a canonical name; as `canonical_name` returns it."""
+    """Split the result of `canonical_name` into the name, the revision and the file."""
     found = _NAME.fullmatch(location)
     assert found is not None
     return found[1], (found[2] or "@")[1:] or None, (found[3] or "/")[1:]

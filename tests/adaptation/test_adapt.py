@@ -77,7 +77,7 @@ def test_adapt_discards_functions_compiled_for_other_trainable_weights():
         assert model.train_function is model.test_function is model.predict_function is None
 
 
-def test_statistics_of_a_linear_probe_are_those_of_the_images():
+def test_statistics_of_a_linear_probe_are_computed_from_the_images():
     model = tiny.model(head_norm=True)
     keras_vit.adapt(model, "head")
     assert model.get_layer("head_norm").trainable

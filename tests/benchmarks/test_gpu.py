@@ -72,7 +72,7 @@ for written in (b'{"batch_size": 128}\\n{"batch_size": 256}\\n{"batch', b'', Non
     assert done.stdout.splitlines() == ["256 None", *["None more than 60 s"] * 2], done.stderr
 
 
-def test_the_rows_are_those_that_the_readme_describes():
+def test_the_rows_match_the_description_in_the_readme():
     names = [row.name for row in ROWS]
     assert names[:2] == ["correctness", "resume"] and len(set(names)) == len(names)
     assert {"pretraining-mae-ViT-B/16", "training-ViT-B/16-adamw-remat", "training-ViT-S/16-sgd", "attention"} < set(

@@ -192,7 +192,7 @@ def test_significance_test_does_not_assume_equal_variances():
     assert statements.ahead("few", "many", {**scores, "few": [0.849, 0.851]}).holds
 
 
-def test_accuracies_within_one_point_are_alike():
+def test_accuracies_within_one_point_count_as_equal():
     assert statements.alike({"a": [0.90], "b": [0.909], "c": [0.905]}).holds
     assert not statements.alike({"a": [0.90], "b": [0.911], "c": [0.905]}).holds
 

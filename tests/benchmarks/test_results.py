@@ -28,7 +28,7 @@ def test_tables_replace_the_previous_content(tmp_path):
         tables.write_between(path, "transfer", "x")
 
 
-def test_rows_replace_those_of_the_same_model(tmp_path):
+def test_rows_replace_earlier_rows_of_the_same_model(tmp_path):
     path = tmp_path / "results.md"
     path.write_text("<!-- models -->\nold text\n\n| model | x |\n|---|---|\n| a | 1 |\n| b | 2 |\n<!-- /models -->\n")
     tables.replace_rows(path, "models", formatting.markdown_table(["model", "x"], [["c", "3"], ["a", "4"]]))

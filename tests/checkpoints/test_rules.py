@@ -119,7 +119,7 @@ def test_arguments_with_the_same_effect_are_equal(name, ours, theirs, equal):
         ("ViT-B/14", "dinov2", 224, False),  # without a head, there is no published accuracy
     ],
 )
-def test_resolution_other_than_that_of_the_published_head_is_logged(model, name, size, is_other, caplog):
+def test_resolution_other_than_the_published_resolution_is_logged(model, name, size, is_other, caplog):
     built = types.SimpleNamespace(config=types.SimpleNamespace(image_size=size))
     load._compare_resolution(built, types.SimpleNamespace(entry=zoo.find(model, name)))
     expected = f"augreg of ViT-B/16 was last trained on images of 384 pixels, but the model takes {size}."

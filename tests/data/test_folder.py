@@ -211,7 +211,7 @@ def test_classes_of_splits_are_the_same_in_another_unicode_form(forms, tmp_path)
         assert os.path.exists(path) and path.split("/")[-2] == formed(forms[1])[label]
 
 
-def test_a_class_in_both_unicode_forms_is_one(tmp_path):
+def test_two_unicode_forms_of_a_name_are_one_class(tmp_path):
     example_images.folder(tmp_path, classes=(*FRUIT, *formed("NFD", FRUIT[2:])), count=5)
     source = data.open_source(f"folder:{tmp_path}", "all")
     assert source.class_names == FRUIT and np.bincount(source.labels()).tolist() == [5, 5, 10]
@@ -364,7 +364,7 @@ def test_every_class_of_many_is_divided():
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.99])
-def test_every_class_of_two_images_has_one_in_each_split(fraction):
+def test_every_class_of_two_images_has_one_image_in_each_split(fraction):
     labels = np.repeat([0, 1, 2, 3], [1, 2, 3, 40])
     indices = splits.split_indices([f"{i}.png" for i in range(len(labels))], labels, fraction)
     test, train = (np.bincount(labels[indices[split]], minlength=4) for split in ("test", "train"))

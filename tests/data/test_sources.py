@@ -42,7 +42,7 @@ def test_digits_splits_share_no_image():
     assert not train & test
 
 
-def test_digits_are_those_of_scikit_learn():
+def test_digits_equal_the_digits_of_scikit_learn():
     sklearn = pytest.importorskip("sklearn.datasets")
     published = sklearn.load_digits()
     images, labels, _ = npz.load_digits()

@@ -116,7 +116,7 @@ def test_values_are_read_from_npz(tmp_path):
     np.savez(tmp_path / "a.npz", images=images, labels=values)
     source = data.open_source(f"npz:{tmp_path}/a.npz", "all", values=["x", "y"])
     assert source.value_names == ("x", "y") and source.labels().tolist() == values.tolist()
-    with pytest.raises(ValueError, match="a name for each value, 2.*x"):
+    with pytest.raises(ValueError, match="2 names, one per value.*x"):
         data.open_source(f"npz:{tmp_path}/a.npz", "all", values="x")
     np.savez(tmp_path / "a.npz", images=images, labels=values[:, 0] / [1, 1, 1, 0.5, np.inf])
     assert data.open_source(f"npz:{tmp_path}/a.npz", "all", values="x").labels().tolist() == [[0], [2], [4], [12], [0]]

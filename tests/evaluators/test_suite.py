@@ -154,7 +154,7 @@ def test_vtab_lists_missing_data(caplog):
     assert not nothing.measured
     suite = evaluators.Suite(["vtab(tasks=('svhn', 'dtd'))"])
     suite.check(context(open_split))  # a long training begins without the data
-    assert "The task dtd will be missing: not prepared." in caplog.messages
+    assert "The results will not contain the task dtd: not prepared." in caplog.messages
     (silent,) = evaluators.Suite(["vtab(tasks='pets')"]).run(context(open_split))
     assert silent.missing == {"pets": "FileNotFoundError"}
 

@@ -56,7 +56,7 @@ def test_images_that_the_replicas_cannot_share_are_counted():
             return value, value
 
     forward = TensorFlowBackend(TwoReplicas()).compile_forward(make_state())
-    with pytest.raises(ValueError, match="divide among 2 replicas. Received: 3 images"):
+    with pytest.raises(ValueError, match="multiple of 2 replicas. Received: 3"):
         forward(images(3))
 
 

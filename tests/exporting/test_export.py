@@ -205,7 +205,7 @@ PROBABILITIES = {
         for name, case in cases.items()
     ],
 )
-def test_probabilities_are_those_of_the_model(build, output, of_logits):
+def test_probabilities_equal_the_probabilities_of_the_model(build, output, of_logits):
     """Of the model called directly, and of the copy that is exported."""
     model, images = build(), tiny.arrays(3, tiny.SIZE, tiny.SIZE) / np.float32(127.5) - 1
     labels = tuple(map(str, range(model.output_shape[-1])))  # without names, a layer of another package gives scores
@@ -262,8 +262,8 @@ def test_model_card_has_output_kind_and_classes(kind, tmp_path, monkeypatch):
     ("kind", "extension"),
     selection.cases(
         [(kind, extension) for kind in KINDS for extension in ("", ".tflite", ".onnx")],
-        # All formats convert the copy that `test_probabilities_are_those_of_the_model` compares. TFLite takes the least
-        # time: one model of each output, and those that are not in float32.
+        # All formats convert the copy that `test_probabilities_equal_the_probabilities_of_the_model` compares. TFLite
+        # takes the least time: one model of each output, and those that are not in float32.
         lambda kind, extension: (
             (kind, extension)
             in [

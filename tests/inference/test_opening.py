@@ -260,7 +260,7 @@ def test_sha256_of_sharded_files_covers_all_shards(expected, tmp_path):
 
 
 @pytest.mark.slow
-def test_sha256_of_another_model_in_a_run_is_its_own(tmp_path):
+def test_sha256_of_another_model_in_a_run_covers_that_model(tmp_path):
     tiny.write_digits_run(tmp_path / "run")
     path = tmp_path / "run" / "other.keras"
     model = keras.models.load_model(tmp_path / "run" / "model.keras")

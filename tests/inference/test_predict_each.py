@@ -132,7 +132,7 @@ def test_images_without_a_path_are_numbered(folder):
     assert [image.name for image in found] == expected
 
 
-def test_uncertainty_of_independent_classes_is_that_of_the_least_certain():
+def test_uncertainty_of_independent_classes_is_the_uncertainty_of_the_least_certain_class():
     """The class whose probability is closest to one half decides, however certain the others are."""
     assert outputs.of("softmax").uncertainty(np.array([1.0, 0.0, 0.4]), independent=True) == pytest.approx(0.8)
     assert outputs.of("softmax").uncertainty(np.array([1.0, 0.0, 0.4]), independent=False) == pytest.approx(0.4)

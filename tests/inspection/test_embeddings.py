@@ -67,7 +67,7 @@ def test_filters_are_limited_to_the_available_components():
 
 
 @pytest.mark.slow
-def test_filters_of_resnets_are_those_of_the_root_convolution():
+def test_filters_of_resnets_are_taken_from_the_root_convolution():
     hybrid = small.shared("hybrid")
     bit = models.BiTResNet((1,), image_size=32, classes=2)
     for model in (hybrid, bit, keras.Sequential([hybrid])):

@@ -80,7 +80,7 @@ def test_cross_attention_is_chunked():
     assert_close(values_and_gradients(16, context=context), values_and_gradients(None, context=context))
 
 
-def test_scores_are_those_of_all_queries():
+def test_scores_include_all_queries():
     layer = layers.SelfAttention(HEADS, chunk_size=16)
     x = normal(2, TOKENS, WIDTH)
     output, scores = layer(x, return_attention_scores=True)

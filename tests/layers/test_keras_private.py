@@ -58,7 +58,7 @@ def test_all_layers_are_listed(model):
     assert "c" in direct and "a" not in direct
 
 
-def test_own_variables_exclude_those_of_sublayers(dense, model):
+def test_variables_of_a_layer_exclude_variables_of_sublayers(dense, model):
     assert keras_private.own_trainable_variables(dense) == [dense.kernel, dense.bias]
     dense.trainable = False
     assert keras_private.own_trainable_variables(dense) == [dense.kernel, dense.bias]

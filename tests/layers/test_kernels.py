@@ -72,7 +72,7 @@ def test_kernels_match_the_formulas_in_float32(name):
 
 
 @pytest.mark.parametrize("name", list(cases("float32")))
-def test_gradients_in_bfloat16_are_those_of_float32_to_four_roundings(name):
+def test_gradients_in_bfloat16_equal_float32_gradients_to_four_roundings(name):
     formula, arguments, constants = cases("bfloat16")[name]
     kernel, plain = getattr(kernels, formula), getattr(formulas, formula)
     upstream = random(*plain(*arguments, *constants).shape, dtype="bfloat16")

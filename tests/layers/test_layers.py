@@ -240,7 +240,7 @@ def test_encoder_block_returns_the_attention_scores_of_its_input():
         layers.MAPHead(layers.SelfAttention(2), layers.MlpBlock(16)),
     ],
 )
-def test_symbolic_scores_have_the_shapes_of_those_that_are_computed(layer):
+def test_symbolic_scores_have_the_shapes_of_the_computed_scores(layer):
     x = normal(3, 5, 8)
     symbolic = layer(keras.Input((5, 8)), return_attention_scores=True)
     computed = layer(x, return_attention_scores=True)

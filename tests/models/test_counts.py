@@ -29,7 +29,7 @@ COUNTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTS)
-def test_parameter_count_is_the_published_one(name):
+def test_parameter_count_equals_the_published_count(name):
     recipe = recipes.Recipe(model=recipes.Model(name, image_size=224))
     assert recipes.describe_model(recipe, classes=1000).count_params() == COUNTS[name]
 
@@ -97,7 +97,7 @@ def test_built_model_has_the_published_parameter_count(name):
     assert keras_vit.create_model(name).count_params() == COUNTS[name]
 
 
-def test_bit_parameter_counts_are_the_published_ones():
+def test_bit_parameter_counts_equal_the_published_counts():
     # As published with the files of BiT-S: 25.5 million for R50x1 (He et al.'s ResNet-50 has the same kernels).
     with keras.StatelessScope(initialize_variables=False):
         assert keras_vit.create_model("BiT-R50x1").count_params() == 25_549_352

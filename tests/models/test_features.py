@@ -59,7 +59,7 @@ def test_feature_extractors_are_saved_and_loaded(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_features_of_the_last_block_are_those_of_the_head():
+def test_features_of_the_last_block_are_the_input_of_the_head():
     model = variants.shared("dinov3")
     images = variants.images(model)
     (token,) = keras_vit.feature_extractor(model, blocks=[-1])(images)["tokens"]
@@ -67,7 +67,7 @@ def test_features_of_the_last_block_are_those_of_the_head():
 
 
 @pytest.mark.slow
-def test_features_of_a_pretraining_model_are_those_of_its_encoder():
+def test_features_of_a_pretraining_model_are_the_features_of_its_encoder():
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
     model = keras_vit.MaskedAutoencoder(4, 16, 2, 2, 24, image_size=16, **decoder)
     tiny.randomize(model)

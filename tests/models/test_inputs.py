@@ -196,7 +196,7 @@ def test_black_images_are_pixels(images):
 
 
 @pytest.mark.slow
-def test_a_dict_or_list_of_one_tensor_is_that_tensor():
+def test_a_dict_or_list_of_one_tensor_is_read_as_the_tensor():
     network = tiny.randomize(model())
     network.compile("sgd", "mse", run_eagerly=True)
     expected = network.predict(SCALED, verbose=0)

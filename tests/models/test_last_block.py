@@ -66,7 +66,7 @@ def value_and_gradients(model, images):
         selection.EXHAUSTIVE,
     ),
 )
-def test_values_and_gradients_equal_those_of_the_whole_block(name, arguments):
+def test_values_and_gradients_equal_the_results_of_the_whole_block(name, arguments):
     model, whole = variants.make(name, **arguments), variants.make_whole(name, **arguments)
     images = variants.images(model)
     assert whole.get_layer("pool").input.shape[1] == whole.config.num_tokens
@@ -79,7 +79,7 @@ def test_values_and_gradients_equal_those_of_the_whole_block(name, arguments):
 @pytest.mark.parametrize(
     "name", selection.cases(["token", "deit", "hybrid", "any_size"], ["hybrid", "any_size"], selection.EXHAUSTIVE)
 )
-def test_predictions_equal_those_of_the_whole_block(name):
+def test_predictions_equal_the_predictions_of_the_whole_block(name):
     model, whole = variants.shared(name), variants.make_whole(name)
     images = variants.images(model)
     # Matrix products of other shapes round otherwise.

@@ -238,7 +238,7 @@ def test_lora_is_added_to_quantized_kernels(mode, tmp_path):
 
 
 @pytest.mark.slow
-def test_files_without_lora_fill_the_kernels_of_a_model_with_it(tmp_path):
+def test_files_without_lora_fill_the_kernels_of_a_model_with_lora(tmp_path):
     plain, (model, images) = variants.make("token"), adapted(seed=5)
     factors = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables if "lora" in v.path]
     plain.save_weights(tmp_path / "plain.weights.h5")

@@ -54,7 +54,7 @@ def test_epochs_are_planned_without_the_data(capsys):
     assert json.loads(capsys.readouterr().out)["epochs"] == pytest.approx(3, abs=1e-3)
 
 
-def test_sizes_of_their_own_are_not_called_by_the_name_of_the_variant(recipe, capsys, monkeypatch):
+def test_plan_of_custom_sizes_does_not_show_the_name_of_the_variant(recipe, capsys, monkeypatch):
     small = recipes.replace(recipe, {"model.arguments": {"num_layers": 2, "hidden_size": 64, "num_heads": 2}})
     monkeypatch.setattr(cli, "recipe_from_flags", lambda *_, **options: small)
     assert programs.call("train.plan") == 0
@@ -169,7 +169,7 @@ def test_sizes_of_your_own_folders_are_unknown(source):
 
 
 @pytest.mark.slow
-def test_numbers_of_the_caller_come_before_those_of_the_data(tmp_path):
+def test_flags_precede_the_numbers_of_the_data(tmp_path):
     np.savez(tmp_path / "mine.npz", x_train=np.zeros((6, 8, 8), np.uint8), y_train=np.arange(6) % 3)
     recipe = recipes.Recipe(data=recipes.Data(f"npz:{tmp_path / 'mine.npz'}", pp_train="value_range(-1, 1)"))
     assert sizes.of_recipe(recipe)[:2] == (6, 3)

@@ -269,7 +269,7 @@ def test_page_contains_no_absolute_paths():
         assert part not in text
 
 
-def test_maps_are_scaled_by_themselves():
+def test_each_map_is_scaled_separately():
     maps = data_of(render())["images"][0]["maps"]["layers"]
     values = np.frombuffer(base64.b64decode(maps["values"]), np.uint8).reshape(3, 3, *maps["grid"])
     expected = image().maps["layers"] * 255

@@ -62,7 +62,7 @@ def test_weights_flag_alone_starts_a_run(workspace):
     assert keras_vit.open_predictor("run").card.weights == PINNED
 
 
-def test_training_pixels_are_normalized_like_those_of_the_user(workspace, caplog):
+def test_training_pixels_are_normalized_like_the_pixels_of_the_user(workspace, caplog):
     caplog.set_level(logging.INFO, logger="absl")
     pp = "decode|resize(32, antialias=True)|value_range(-1, 1)"
     choices = Choices("folder:photos", model="hf:a/b", overrides={"adapt": "lora", "data.pp_eval": pp})

@@ -35,7 +35,7 @@ def test_every_row_names_its_source():
 
 
 @pytest.mark.parametrize(("name", "arguments"), EXPECTED)
-def test_constants_are_the_published_ones(name, arguments):
+def test_constants_equal_the_published_constants(name, arguments):
     recipe = toy.load(name, arguments)
     found = {
         "decay per step": recipe.optim.learning_rate * recipe.optim.weight_decay,

@@ -214,7 +214,7 @@ def test_json_contains_the_canonical_text_of_a_task(text, canonical):
     assert recipes.from_dict({"task": canonical}).task == recipe.task
 
 
-def test_arguments_of_the_recipe_precede_those_of_its_record():
+def test_arguments_of_the_recipe_precede_recorded_arguments():
     recorded = {"variant": "ViT-S/16", "arguments": {"dropout_rate": 0.1, "pooling": "gap"}}
     found = recipes.resolve(recipes.Recipe(model=recipes.Model(arguments={"dropout_rate": 0.3})), recorded).model
     assert (found.variant, found.arguments) == ("ViT-S/16", {"dropout_rate": 0.3, "pooling": "gap"})

@@ -62,7 +62,7 @@ def test_all_values_are_explained_in_the_order_of_their_names():
     )
 
 
-def test_the_colors_of_a_mask_are_those_of_its_classes():
+def test_the_colors_of_a_mask_are_the_colors_of_its_classes():
     """The PNG file has 256 colors, which repeat."""
     names = tuple(f"class {number}" for number in range(300))
     mask = np.array([[1, 1, 299]])

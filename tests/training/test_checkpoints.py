@@ -270,7 +270,7 @@ def test_checkpoint_that_cannot_be_uploaded_is_kept(tmp_path, monkeypatch):
     assert restored(tmp_path) == 20
 
 
-def test_a_damaged_older_checkpoint_is_not_called_intact(tmp_path, monkeypatch):
+def test_a_damaged_older_checkpoint_is_not_reported_as_intact(tmp_path, monkeypatch):
     store = saved(tmp_path, [10])
     cut(data_file(tmp_path, 10))
     monkeypatch.setattr(checkpoints, "write", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))

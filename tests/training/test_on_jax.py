@@ -479,7 +479,7 @@ def test_checkpoint_of_eight_devices_resumes_on_another_mesh(sharded, count, fsd
     assert kernel.addressable_shards[0].data.size == kernel.size // fsdp
 
 
-def test_orbax_reads_the_parts_by_itself(sharded):
+def test_orbax_reads_the_parts_without_this_package(sharded):
     """The values are those of the state, without this package."""
     with orbax.StandardCheckpointer() as checkpointer:
         found = checkpointer.restore(f"{sharded.directory}/checkpoints/ckpt_9")

@@ -28,7 +28,7 @@ def test_first_call_gives_an_upper_bound_of_the_remaining_time():
 
 def test_images_that_replicas_cannot_divide_are_refused():
     backend.check_rows(np.zeros((6, 1)), replicas=3)
-    with pytest.raises(ValueError, match="divide among 3 replicas. Received: 7 images"):
+    with pytest.raises(ValueError, match="multiple of 3 replicas. Received: 7"):
         backend.check_rows(np.zeros((7, 1)), replicas=3)
 
 
@@ -89,7 +89,7 @@ def test_only_accuracies_have_a_confidence_interval(tmp_path):
     validation = types.SimpleNamespace(tally=np.eye(2, dtype=int), task=task, results=results)
     choosing = {"split": "validation", "eval_miou": 0.75, "examples": 4}
     report = run_summary.report_text(str(tmp_path), choosing, validation)
-    assert report.index("test miou 50.00% on 2 examples") < report.index("validation miou 75.00% on 4 examples, which")
+    assert report.index("test miou 50.00% on 2 examples") < report.index("validation miou 75.00% on 4 examples, used")
     assert "scores per class" in report and "pixel_accuracy 75.00%" in report
     assert "confidence" not in report and "Confusion" not in report
 

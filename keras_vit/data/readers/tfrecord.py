@@ -119,7 +119,7 @@ def _class_names(name: str, num_classes: int | None, class_names: list[str] | No
         raise ValueError(f"`num_classes` must be at most {MAX_CLASSES:,}. Received: {num_classes} for {name}.")
     names = class_names or [str(number) for number in range(num_classes)]
     if len(names) != num_classes:
-        raise ValueError(f"There must be a name for each class. Received: {num_classes} classes, {len(names)} names.")
+        raise ValueError(f"Expected {num_classes} names, one per class. Received: {len(names)} names.")
     return names
 
 

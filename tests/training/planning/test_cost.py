@@ -34,18 +34,18 @@ EXAFLOPS = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_parameters_are_the_published_ones(name):
+def test_parameter_counts_equal_the_published_counts(name):
     assert cost.of_variant(name).parameters == COUNTS[name]
 
 
 @pytest.mark.parametrize("name", MACS)
-def test_multiply_adds_are_the_published_ones(name):
+def test_multiply_adds_equal_the_published_counts(name):
     # Published with two digits, and with or without norms and activation functions.
     assert cost.of_variant(name).macs == pytest.approx(MACS[name], rel=0.04)
 
 
 @pytest.mark.parametrize(("name", "epochs"), EXAFLOPS)
-def test_operations_of_a_pretraining_are_the_papers(name, epochs):
+def test_operations_of_pretraining_equal_the_counts_of_the_paper(name, epochs):
     flops = cost.of_variant(name, classes=18_291).training_flops * epochs * 303e6
     # Rounded to whole numbers there; the paper counted its ResNets a little lower.
     tolerance = 0.06 if name.startswith("BiT") else 0.025

@@ -304,7 +304,7 @@ def test_steps_on_a_processor_fit_into_the_time(machine, photos, monkeypatch):
         ({"adapt": "head", "optim.schedule.warmup_steps": 3, "label_smoothing": 0.1}, ["model", "augmentation"]),
     ],
 )
-def test_six_lines_state_the_settings_after_those_of_the_user(overrides, given, machine, photos, caplog):
+def test_six_lines_state_the_settings_that_follow_from_the_flags(overrides, given, machine, photos, caplog):
     machine(memory=1e12)
     with caplog.at_level(logging.INFO, logger="absl"):
         recipe = recipe_of(Choices(photos, model="ViT_S16", overrides=overrides))

@@ -169,7 +169,7 @@ def test_frozen_weights_have_no_gradients_and_slots(machine):
         memory.check(recipe("ViT-H/14", adapt="head"), backend(), 10, 3)
 
 
-def test_the_memory_of_a_gpu_is_that_of_the_smallest(tmp_path, monkeypatch):
+def test_gpu_memory_is_the_memory_of_the_smallest_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert memory.gpu_memory() == math.inf
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 81559\necho 16384\n")
