@@ -81,7 +81,8 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
             has = f"It has: {', '.join(known)}." if known else "It has none."
             raise ValueError(f"The source {kind!r} has no option {name!r}.{checks.nearest(name, known)} {has}")
     if kind not in source_specs.BY_NAME:
-        location = _readable(location, kind == "tfrecord" and options.get("index", True))
+        indexed = kind == "tfrecord" and options.get("index", True) and options.get("shard_by") != "files"
+        location = _readable(location, indexed)
         options = {
             name: _readable(value) if name in source_specs.FOLDERS and isinstance(value, str) else value
             for name, value in options.items()
