@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.data import fingerprint
+from keras_vit.data import fingerprint, readers
 from keras_vit.data.readers import record_index, tfrecord
 from tests.data import example_images
 from tests.faulty_disk import FaultyDisk
@@ -323,6 +323,13 @@ def test_a_draft_of_a_killed_program_is_not_read(tmp_path):
     assert data.split_sizes(f"tfrecord:{tmp_path}") == data.split_sizes(f"tfrecord:{tmp_path}/*") == {"train": 3}
 
 
+@pytest.mark.parametrize("location", ["gs://bucket", "gs://bucket/", "gs://bucket/train-*", "gs://bucket/*/train-*"])
+def test_several_folders_and_a_whole_bucket_are_read_in_order(location, monkeypatch):
+    """They have no local copy for their indices."""
+    monkeypatch.setattr(tf.io.gfile, "glob", lambda pattern: ["gs://bucket/a/train-00000-of-00001.idx"])
+    assert readers._readable(location, indexed=True) == location
+
+
 @pytest.mark.slow
 def test_a_bucket_that_cannot_be_reached_does_not_make_images_unreadable(tmp_path, monkeypatch):
     """The error may be temporary, and other images must not replace these."""
@@ -425,11 +432,13 @@ def test_an_interrupted_call_resumes(tmp_path):
         files
     ) and "test-00001-of-00003" not in files  # never half a file
     before = (tmp_path / "part" / "test-00000-of-00003").stat().st_mtime_ns
+    (tmp_path / "part" / "test-00000-of-00003.idx").unlink()  # as if an earlier version had written the file
     paths = writer.write_tfrecords(source, str(tmp_path / "part"), "test", 3)
     assert (tmp_path / "part" / "test-00000-of-00003").stat().st_mtime_ns == before
     for path, expected in zip(paths, whole, strict=True):
         with open(path, "rb") as file, open(expected, "rb") as other:
             assert file.read() == other.read()
+        assert pathlib.Path(f"{path}.idx").read_text() == pathlib.Path(f"{expected}.idx").read_text()
 
 
 def test_written_files_survive_a_power_failure(tmp_path, monkeypatch):
