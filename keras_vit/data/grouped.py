@@ -12,7 +12,13 @@ from keras_vit.data.sources import IndexedSource
 
 
 class GroupedSource(IndexedSource):
-    """A source whose images are parts of large files, read by a Python function of several rows."""
+    """A source whose images are parts of large files, read by a Python function of several rows.
+
+    Attributes:
+        is_remote: Whether the files are in a bucket. Errors of a bucket may be temporary: they end the reading.
+    """
+
+    is_remote = False
 
     def read_rows(self, indices: np.ndarray) -> Sequence[bytes]:
         """Return the stored bytes of examples, int64 `[n]`."""
@@ -32,11 +38,13 @@ class GroupedSource(IndexedSource):
         return groups.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def _readable(self, indices: np.ndarray) -> np.ndarray:
-        """Return the stored bytes of examples. They are empty for an example that cannot be read."""
+        """Return the stored bytes of examples. They are empty for an example that cannot be read from a disk."""
         contents = np.full(len(indices), b"", object)
         try:
             contents[:] = self.read_rows(indices)
         except Exception:  # of a few rows; the type depends on the library that reads the file
+            if self.is_remote:
+                raise
             for row in range(len(indices)):
                 with contextlib.suppress(Exception):
                     contents[row] = self.read_rows(indices[row : row + 1])[0]
@@ -95,5 +103,5 @@ class RandomRecordSource(GroupedSource):
     def labels(self) -> np.ndarray:
         if self.kind.has_masks:
             return super().labels()
-        labels = tf.data.Dataset.range(self.num_examples).map(lambda i: self.fetch(i)["label"], tf.data.AUTOTUNE)
-        return next(labels.batch(self.num_examples).as_numpy_iterator())
+        indices = tf.data.Dataset.range(self.num_examples)
+        return self.collect(indices.map(lambda index: self.fetch(index)["label"], tf.data.AUTOTUNE))

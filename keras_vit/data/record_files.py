@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import seeds, splits
-from keras_vit.data.errors import UnreadableImageError, describe
 from keras_vit.data.sources import Rows, Source
 from keras_vit.util import file_io
 
@@ -113,16 +112,7 @@ class RecordSource(Source):
         if self.kind.has_masks:
             return super().labels()
         items = tf.data.Dataset.range(len(self.slices)).flat_map(self.read)
-        labels = items.map(lambda item: self.load(item)["label"], tf.data.AUTOTUNE).batch(4096)
-        try:
-            return np.concatenate(list(labels.as_numpy_iterator()))
-        except tf.errors.OpError:
-            for origin, item in self.items():
-                try:
-                    self.load(item)
-                except tf.errors.OpError as error:
-                    raise UnreadableImageError(origin, describe(error)) from error
-            raise
+        return self.collect(items.map(lambda item: self.load(item)["label"], tf.data.AUTOTUNE))
 
     def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
         for file in range(len(self.slices)):

@@ -101,6 +101,18 @@ class Source:
         """
         raise ValueError(f"Labels of the kind {self.label_kind!r} are read by examples(). Received: {self}.")
 
+    def collect(self, labels: tf.data.Dataset) -> np.ndarray:
+        """Return all labels of a dataset. Raises an UnreadableImageError if an example cannot be read."""
+        try:
+            return np.concatenate(list(labels.batch(4096).as_numpy_iterator()))
+        except tf.errors.OpError:
+            for origin, item in self.items():
+                try:
+                    self.load(item)
+                except tf.errors.OpError as error:
+                    raise errors.UnreadableImageError(origin, errors.describe(error)) from error
+            raise
+
     def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
         """Yield the items of all examples in order, each with the name of the example for messages."""
         raise NotImplementedError

@@ -232,19 +232,19 @@ def _located(path: str) -> tuple[Any, str]:
 
 
 def _images(paths: Iterable[str], temporary: str) -> Iterator[NamedImage]:
-    """Yield the images at the paths, and in tar and Parquet files. Remote tar files are copied to a folder first."""
+    """Yield the images at the paths, and in tar and Parquet files.
+
+    Remote tar and Parquet files are copied to a folder first: an error of the network does not look like damage.
+    """
     for path in paths:
-        files, fs_path = _located(path)
-        if path.endswith(".tar"):
-            local = path
-            if file_io.is_remote(path):
-                local = os.path.join(temporary, "images.tar")
-                file_io.import_pyarrow().fs.copy_files(path, local)
-            yield from _readable(path, _of_tar(path, local))
-        elif path.endswith(".parquet"):
-            yield from _readable(path, _of_parquet(path, files.open_input_file(fs_path)))
-        else:
-            yield NamedImage(path, functools.partial(_read, files, fs_path))
+        if not path.endswith(_STORES):
+            yield NamedImage(path, functools.partial(_read, *_located(path)))
+            continue
+        local = path
+        if file_io.is_remote(path):
+            local = os.path.join(temporary, "images")
+            file_io.import_pyarrow().fs.copy_files(path, local)
+        yield from _readable(path, (_of_tar if path.endswith(".tar") else _of_parquet)(path, local))
 
 
 def _readable(path: str, images: Iterator[NamedImage]) -> Iterator[NamedImage]:
@@ -273,9 +273,9 @@ def _read(files: Any, fs_path: str) -> bytes:
         return stream.read()
 
 
-def _of_parquet(path: str, stream: Any) -> Iterator[NamedImage]:
+def _of_parquet(path: str, local: str) -> Iterator[NamedImage]:
     """Yield the images in a column of bytes, or of Hugging Face's structures of bytes and path."""
-    file = file_io.import_pyarrow().parquet.ParquetFile(stream)
+    file = file_io.import_pyarrow().parquet.ParquetFile(local)
     names = [name for name in _NAMES if name in file.schema_arrow.names][:1]
     column, number = _chosen(_IMAGES, file.schema_arrow.names), 0
     for batch in file.iter_batches(64, columns=[column, *names]):

@@ -62,6 +62,7 @@ class TrainingRun:
 
     def begin(self, state: BaseState) -> None:
         """Restore a state from the newest intact checkpoint, or load its initial weights. Then record the run."""
+        data_record.check_processes(self.files, self.data.backend.mean)
         saved, model = self.store.restore(state.specs()), state.model
         if saved is None:
             load_weights(model, self.recipe, self.data.train.class_names)

@@ -7,10 +7,11 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.data import fingerprint
+from keras_vit.data import fingerprint, readers
 from keras_vit.data.readers import record_index, tfrecord
 from tests.data import example_images
 from tests.faulty_disk import FaultyDisk
+from tests.programs import call
 from train.datasets import audit, writer
 
 
@@ -282,11 +283,69 @@ def test_a_file_that_changed_after_its_index_was_written_is_refused(tmp_path):
     start = int((tmp_path / "train-00001-of-00002.idx").read_text().split()[4])
     path.write_bytes(content[:start] + b"\xff" + content[start + 1 :])
     source = data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+    with pytest.raises(data.UnreadableImageError, match=f"record 2 of {path}"):
+        source.labels()
     bad = [report for report in audit.audit(source) if report.problem]
     assert [report.origin for report in bad] == [f"record 2 of {path}"] and "index" in bad[0].problem
     path.unlink()
     with pytest.raises(tf.errors.InvalidArgumentError, match="train-00001"):
         source.load({"index": tf.constant(9, tf.int64)})
+
+
+def test_a_file_without_records_may_have_an_index(tmp_path):
+    """`make-tfrecords` writes one if none of the images of a file can be read."""
+    write_numbered(tmp_path, [5, 0, 5])
+    records = {path.name: 5 * (path.stat().st_size > 0) for path in tmp_path.iterdir()}
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"num_classes": 10, "records": records}))
+    for name in records:
+        record_index.write(str(tmp_path / name))
+    assert stored(data.open_source(f"tfrecord:{tmp_path}", "train[3:]")) == list(range(3, 10))
+    (tmp_path / "dataset_info.json").unlink()
+    with pytest.raises(ValueError, match="train-00001-of-00003 has no records"):
+        data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+
+
+def test_the_advice_for_an_index_names_files_that_the_program_finds(tmp_path):
+    write(tmp_path / "all.tfrecord", [b"record"])
+    for output in (tmp_path / "*.tfrecord", tmp_path / "all.tfrecord"):
+        call("train.make_tfrecords", output=str(output), index_only=True)
+    assert (tmp_path / "all.tfrecord.idx").read_text() == "0 22\n"
+    (tmp_path / "all.tfrecord.idx").write_text("0 21\n")
+    with pytest.raises(ValueError, match=f"--output={tmp_path}/all.tfrecord .*index=False"):
+        data.open_source(f"tfrecord:{tmp_path}/*.tfrecord", "all", num_classes=10)
+    with pytest.raises(ValueError, match="`index`"):
+        data.open_source(f"tfrecord:{tmp_path}/*.tfrecord#index=false", num_classes=10)
+
+
+def test_a_draft_of_a_killed_program_is_not_read(tmp_path):
+    write_indexed(tmp_path, [3])
+    write(tmp_path / ".writing-1a2b3c4d-train-00001-of-00002", [b"record"])
+    assert data.split_sizes(f"tfrecord:{tmp_path}") == data.split_sizes(f"tfrecord:{tmp_path}/*") == {"train": 3}
+
+
+@pytest.mark.parametrize("location", ["gs://bucket", "gs://bucket/", "gs://bucket/train-*", "gs://bucket/*/train-*"])
+def test_several_folders_and_a_whole_bucket_are_read_in_order(location, monkeypatch):
+    """They have no local copy for their indices."""
+    monkeypatch.setattr(tf.io.gfile, "glob", lambda pattern: ["gs://bucket/a/train-00000-of-00001.idx"])
+    assert readers._readable(location, indexed=True) == location
+
+
+@pytest.mark.slow
+def test_a_bucket_that_cannot_be_reached_does_not_make_images_unreadable(tmp_path, monkeypatch):
+    """The error may be temporary, and other images must not replace these."""
+    write_indexed(tmp_path, [8])
+    source = data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+
+    def read(numbers):
+        raise OSError("Could not reach s3://bucket")
+
+    monkeypatch.setattr(source, "read_records", read)
+    batches = {"pp": "decode|resize(4)", "batch_size": 4, "on_bad_image": "skip"}
+    with pytest.raises(tf.errors.OpError, match="More than half"):
+        next(iter(data.train_batches(source, **batches)))
+    monkeypatch.setattr(source, "is_remote", True)
+    with pytest.raises(tf.errors.OpError, match="Could not reach s3"), data.image_errors():
+        next(iter(data.train_batches(source, **batches)))
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -373,11 +432,13 @@ def test_an_interrupted_call_resumes(tmp_path):
         files
     ) and "test-00001-of-00003" not in files  # never half a file
     before = (tmp_path / "part" / "test-00000-of-00003").stat().st_mtime_ns
+    (tmp_path / "part" / "test-00000-of-00003.idx").unlink()  # as if an earlier version had written the file
     paths = writer.write_tfrecords(source, str(tmp_path / "part"), "test", 3)
     assert (tmp_path / "part" / "test-00000-of-00003").stat().st_mtime_ns == before
     for path, expected in zip(paths, whole, strict=True):
         with open(path, "rb") as file, open(expected, "rb") as other:
             assert file.read() == other.read()
+        assert pathlib.Path(f"{path}.idx").read_text() == pathlib.Path(f"{expected}.idx").read_text()
 
 
 def test_written_files_survive_a_power_failure(tmp_path, monkeypatch):

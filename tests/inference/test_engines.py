@@ -143,7 +143,7 @@ def test_tables_of_all_shards_add_up_to_the_whole_table(model, photos):
     assert paths[0].isdisjoint(paths[1]) and len(paths[0] | paths[1]) == 6 and all(paths)
 
 
-def test_images_before_the_damage_of_parts_have_rows(model, photos, tmp_path):
+def test_images_before_the_damage_of_parts_have_rows(model, photos, tmp_path, monkeypatch):
     """The images up to the damage come out, and a row has the error."""
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -166,6 +166,16 @@ def test_images_before_the_damage_of_parts_have_rows(model, photos, tmp_path):
     assert sorted(found) == ["7", "a.parquet/1", "b.parquet", "c.tar", "d.tar", "d.tar/0.jpg", "d.tar/1.jpg"]
     assert sorted(name for name, error in found.items() if not error) == ["7", "d.tar/0.jpg", "d.tar/1.jpg"]
     assert "complete tar file" in found["c.tar"] and "complete tar file" in found["d.tar"]
+
+    def copy(*paths):
+        raise OSError("no network")
+
+    monkeypatch.setattr(file_io, "is_remote", lambda path: True)
+    monkeypatch.setattr(file_io.import_pyarrow().fs, "copy_files", copy)
+    for name in ("a.parquet", "d.tar"):  # an error of the network does not become a row of a finished file
+        with pytest.raises(OSError, match="no network"):
+            writer.write("e.parquet", [f"file://{tmp_path}/{name}"])
+    assert not list((tmp_path / "out").glob("*e.parquet"))
 
 
 def test_names_that_are_not_utf_8_are_refused(photos):

@@ -1,7 +1,9 @@
 """The data of a run: recognized at any path, rejected if they have changed."""
 
+import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import types
 
@@ -97,6 +99,22 @@ def test_other_labels_of_the_same_files_are_refused(tmp_path):
         run_fields.check(run, recipe_of(other), about, files=files)
     with pytest.raises(ValueError, match="data.source"):
         run_fields.check(run, recipe_of(f"{source}#label_offset=-1"), about, files=files)
+
+
+def test_processes_with_another_order_of_the_data_do_not_start(tmp_path):
+    """The index of one process was written after the other process had opened the file."""
+    spec = f"tfrecord:{tmp_path}"
+    (path,) = writer.write_tfrecords(data.open_source("digits", "train[:8]"), str(tmp_path), "train", 1)
+    indexed = data_record.describe(spec, data.open_source(spec))
+    os.remove(f"{path}.idx")
+    in_order = data_record.describe(spec, data.open_source(spec))
+    for others, alike in (([indexed, indexed], True), ([indexed, in_order], False), ([in_order, indexed], False)):
+        sent = [[], []]
+        for own, numbers in zip(others, sent, strict=True):  # every process sends equally many numbers
+            data_record.check_processes(own, lambda number, numbers=numbers: numbers.append(number) or number)
+        means = iter(np.mean(sent, axis=0)[:-1].tolist())
+        with contextlib.nullcontext() if alike else pytest.raises(ValueError, match="All processes.*same order"):
+            data_record.check_processes(others[0], lambda number, means=means: next(means, number))
 
 
 @pytest.mark.slow
@@ -223,10 +241,10 @@ def test_a_training_with_replaced_images_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_digits(tmp_path / "digits", 5)
     fields = {f"model.arguments.{name}": value for name, value in tiny.ARGUMENTS.items()}
-    fields |= {"total_steps": 2, "data.batch_size": 10, "data.eval_batch_size": 10}
+    fields |= {"data.batch_size": 10, "data.eval_batch_size": 10}
     arguments = ["folder:digits", "--config=digits", "--workdir=run"]
     arguments += [f"--override={name}={value}" for name, value in fields.items()]
-    programs.call("train.main", *arguments)
+    programs.call("train.main", *arguments, "--override=total_steps=2")
     assert data_record.read("run")["source"] == f"folder:{tmp_path}/digits"
     programs.call("train.main", *arguments, "--override=total_steps=3")
     pathlib.Path("digits/3/4.png").write_bytes(pathlib.Path("digits/4/4.png").read_bytes())

@@ -78,8 +78,9 @@ def test_data_in_a_bucket_are_read(store):  # noqa: F811
     for _ in range(2):  # complete files are kept
         arguments = ("folder:s3://bucket/images", "--splits=test", "--output=s3://bucket/records", "--shards=2")
         assert run_program("train.make_tfrecords", *arguments)[0] == 0
-    for spec in ("tfrecord:s3://bucket/records#index=False", "tfrecord:s3://bucket/records/test-*#index=False"):
-        assert len(list(data.open_source(spec, "test").examples())) == 20
+    for spec in ("records#index=False", "records/test-*#index=False", "records#shard_by=files"):
+        assert len(list(data.open_source(f"tfrecord:s3://bucket/{spec}", "test").examples())) == 20
+        store.machine(spec)
 
 
 @pytest.mark.slow

@@ -53,6 +53,8 @@ def write_tfrecords(
         part = itertools.islice(items, bounds[i + 1] - bounds[i])
         if os.path.exists(path) and os.path.basename(path) in info["records"]:
             collections.deque(part, maxlen=0)  # skip the items without loading them
+            if not os.path.exists(f"{path}{record_index.EXTENSION}"):
+                record_index.write(path)
         else:
             report = lambda done, start=bounds[i]: on_progress(start + done)  # noqa: E731
             info["records"][os.path.basename(path)] = _write_file(path, part, source, report, log, resize)

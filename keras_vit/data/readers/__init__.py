@@ -81,7 +81,8 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
             has = f"It has: {', '.join(known)}." if known else "It has none."
             raise ValueError(f"The source {kind!r} has no option {name!r}.{checks.nearest(name, known)} {has}")
     if kind not in source_specs.BY_NAME:
-        location = _readable(location, kind == "tfrecord" and options.get("index", True))
+        indexed = kind == "tfrecord" and options.get("index", True) and options.get("shard_by") != "files"
+        location = _readable(location, indexed)
         options = {
             name: _readable(value) if name in source_specs.FOLDERS and isinstance(value, str) else value
             for name, value in options.items()
@@ -103,7 +104,9 @@ def _readable(location: str, indexed: bool = False) -> str:
         folder, name = location, ""
     is_streamed = location.partition("://")[0] in tf.io.gfile.get_registered_schemes()
     copy = ""
-    if indexed and (not is_streamed or tf.io.gfile.glob(f"{folder.rstrip('/')}/*{record_index.EXTENSION}")):
+    folder = folder.rstrip("/")
+    has_copy = not glob.has_magic(folder) and folder.count("/") > 2  # several folders and a whole bucket have none
+    if indexed and has_copy and (not is_streamed or tf.io.gfile.glob(f"{folder}/*{record_index.EXTENSION}")):
         copy = storage.fetched(folder, small=True)
     if not copy or not os.path.isdir(copy) or not record_index.is_complete(copy):
         if is_streamed:

@@ -73,11 +73,11 @@ class ArrayRecordSource(RandomRecordSource):
     ):
         """`records` is an `ArrayRecordDataSource`."""
         super().__init__(name, split, len(records), parse, names, label_kind)
-        self._records, self._is_remote = records, is_remote
+        self._records, self.is_remote = records, is_remote
 
     def read_records(self, numbers: Sequence[int]) -> Sequence[bytes]:
         # The package reads several records in new threads. For local files, they take more time than the records.
-        return self._records.__getitems__(numbers) if self._is_remote else [self._records[n] for n in numbers]
+        return self._records.__getitems__(numbers) if self.is_remote else [self._records[n] for n in numbers]
 
 
 def _package() -> Any:

@@ -48,13 +48,15 @@ def read(paths: Sequence[str]) -> list[np.ndarray] | None:
     if missing:
         raise ValueError(
             f"All {len(paths)} files of a split must have an index, or none. Received: {len(missing)} without an "
-            f"index, such as {missing[0]}. {_advice(missing[0])} The option index=False ignores the indices."
+            f"index, such as {missing[0]}. {_advice(missing[0])}"
         )
     return list(in_parallel(_read, paths, threads=_THREADS))
 
 
 def _read(path: str) -> np.ndarray:
     size, index = _size(path), f"{_local(path)}{EXTENSION}"
+    if not size and not os.path.getsize(index):
+        return np.zeros(1, np.int64)
     if 0 < os.path.getsize(index) <= 2 * size:
         try:
             lines = np.loadtxt(index, np.int64, comments=None, ndmin=2)
@@ -69,7 +71,11 @@ def _read(path: str) -> np.ndarray:
 
 
 def _advice(path: str) -> str:
-    return f"Write the indices again: {PROGRAM} --output={file_io.shown(os.path.dirname(path))}"
+    output = os.path.dirname(path) if "-of-" in os.path.basename(path) else path  # a folder may have other files
+    return (
+        f"Write the indices again: {PROGRAM} --output={file_io.shown(output)} The option index=False ignores the "
+        "indices."
+    )
 
 
 def positions(path: str) -> np.ndarray:
@@ -111,8 +117,8 @@ class IndexedRecordSource(RandomRecordSource):
         self._positions = [known[item.path][item.skip : item.skip + item.take + 1] for item in slices]
         sizes = [int(known[item.path][-1]) for item in slices]
         self._paths = [_local(item.path) for item in slices]
-        self._in_bucket = [os.path.getsize(path) for path in self._paths] != sizes  # the local copies are empty
-        if self._in_bucket:
+        self.is_remote = [os.path.getsize(path) for path in self._paths] != sizes  # the local copies are empty
+        if self.is_remote:
             bucket_parts.check()
             self._paths = list(map(file_io.shown, self._paths))
         self.described = [
@@ -127,7 +133,7 @@ class IndexedRecordSource(RandomRecordSource):
 
     def read_records(self, numbers: Sequence[int]) -> Sequence[bytes]:
         parts = [(self._paths[item], *self._positions[item][n : n + 2].tolist()) for item, n in self._places(numbers)]
-        if self._in_bucket:
+        if self.is_remote:
             return bucket_parts.read(parts)
         return [tar.content(path, start, stop - start) for path, start, stop in parts]
 

@@ -49,6 +49,7 @@ def read(
     with one number each. Files with indices are read in any order, unless `index=False` or `shard_by="files"`.
     """
     checks.choice("shard_by", shard_by, ("rows", "files"))
+    checks.choice("index", index, (True, False))
     name = f"tfrecord:{location}"
     files, info = record_files_of(location)
 
@@ -192,7 +193,8 @@ def record_files_of(location: str) -> tuple[dict[str, list[str]], dict]:
     else:
         folder, paths = os.path.dirname(location), tf.io.gfile.glob(location)
     others = (".json", ".tmp", record_index.EXTENSION)
-    paths = sorted(path for path in paths if not path.endswith(others) and not tf.io.gfile.isdir(path))
+    paths = [path for path in paths if not path.endswith(others) and not os.path.basename(path).startswith(".")]
+    paths = sorted(path for path in paths if not tf.io.gfile.isdir(path))
     if not paths:
         raise FileNotFoundError(f"No record file matches {location!r}.")
     files = collections.defaultdict(list)
