@@ -223,10 +223,10 @@ def test_a_training_with_replaced_images_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_digits(tmp_path / "digits", 5)
     fields = {f"model.arguments.{name}": value for name, value in tiny.ARGUMENTS.items()}
-    fields |= {"total_steps": 2, "data.batch_size": 10, "data.eval_batch_size": 10}
+    fields |= {"data.batch_size": 10, "data.eval_batch_size": 10}
     arguments = ["folder:digits", "--config=digits", "--workdir=run"]
     arguments += [f"--override={name}={value}" for name, value in fields.items()]
-    programs.call("train.main", *arguments)
+    programs.call("train.main", *arguments, "--override=total_steps=2")
     assert data_record.read("run")["source"] == f"folder:{tmp_path}/digits"
     programs.call("train.main", *arguments, "--override=total_steps=3")
     pathlib.Path("digits/3/4.png").write_bytes(pathlib.Path("digits/4/4.png").read_bytes())
