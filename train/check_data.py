@@ -204,9 +204,11 @@ def about_features(results: dict[str, Any], output: str | None) -> list[str]:
     if output:
         page, images, kept = (os.path.join(output, name) for name in (review_files.PAGE, review_files.LIST, "kept.csv"))
         lines.append(f"{page} shows them; {images} lists all images, the most suspicious labels first.")
-        if wrong and os.path.isfile(wrong[0]["path"]):
-            lines.append("To train without these labels (or correct them in the list first):")
-            lines.append(f"  sed '2,{len(wrong) + 1}d' {shlex.quote(images)} > {shlex.quote(kept)}")
+        split = next(iter(results["splits"]))  # without difficult test images, the accuracy would be too high
+        if any(row["split"] == split for row in wrong) and os.path.isfile(wrong[0]["path"]):
+            lines.append(f"To train without these labels of the split {split} (or correct them in the list first):")
+            command = shlex.quote(f"2,{len(wrong) + 1}{{/,{split},/d;}}")
+            lines.append(f"  sed {command} {shlex.quote(images)} > {shlex.quote(kept)}")
             names = results["class_names"]
             are_numbers = all(name.replace(".", "", 1).isdecimal() for name in names)
             options = f"#class_names={names}" if are_numbers and names != list(map(str, range(len(names)))) else ""

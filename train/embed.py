@@ -82,7 +82,8 @@ def embed(argv: Sequence[str]) -> int:
                 raise ValueError("None of the images can be read.")
             columns: Columns = {"names": (f"U{longest // 4}", (rows,)), "features": ("f4", (rows, *shape))}
             with file_io.atomic_file(output) as temporary, Progress(f"Writing {output}"):
-                (write_parquet if output.endswith(".parquet") else write_npz)(temporary, parts.files, columns)
+                write = write_parquet if output.endswith(".parquet") else write_npz
+                write(temporary, parts.files, columns, feature_store.origin(parts.predictor))
             complete = True
         finally:
             if complete or not feature_store.finished(folder):
@@ -108,9 +109,11 @@ def open_parts(folder: str, total: int | None) -> feature_store.FeatureParts:
     )
 
 
-def write_npz(path: str, files: Sequence[str], columns: Columns) -> None:
+def write_npz(path: str, files: Sequence[str], columns: Columns, origin: str) -> None:
     """Write the rows of all parts to a NumPy archive. `columns` are the dtypes and shapes by name."""
     with zipfile.ZipFile(path, "w") as archive:
+        with archive.open(f"{feature_store.ORIGIN}.npy", "w") as member:
+            np.lib.format.write_array(member, np.array(origin), allow_pickle=False)
         for name, (dtype, shape) in columns.items():
             header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
             with archive.open(f"{name}.npy", "w", force_zip64=True) as column:
@@ -120,11 +123,11 @@ def write_npz(path: str, files: Sequence[str], columns: Columns) -> None:
                     column.write(values.astype(dtype).tobytes())
 
 
-def write_parquet(path: str, files: Sequence[str], columns: Columns) -> None:
+def write_parquet(path: str, files: Sequence[str], columns: Columns, origin: str) -> None:
     """Write the rows of all parts to a Parquet file, with a row group for each part."""
     pyarrow = file_io.import_pyarrow()
     features = pyarrow.list_(pyarrow.float32(), columns["features"][1][-1])
-    schema = pyarrow.schema({"names": pyarrow.string(), "features": features})
+    schema = pyarrow.schema({"names": pyarrow.string(), "features": features}, {feature_store.ORIGIN: origin})
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for file in files:
             rows = feature_store.read(file)

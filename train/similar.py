@@ -29,7 +29,7 @@ with cli.imports(__name__):
     from keras_vit import data
     from keras_vit.data.readers import npz
     from keras_vit.evaluators.knn import nearest_neighbors
-    from keras_vit.inference import open_predictor, preparation
+    from keras_vit.inference import Predictor, feature_store, open_predictor, preparation
     from keras_vit.inspection.headings import stamp
     from keras_vit.util import file_io, image_files
     from keras_vit.util.progress import track
@@ -44,8 +44,9 @@ def main(argv: Sequence[str]) -> None:
     options, queries = flags.FLAGS, image_files.find(argv[1:])
     if not options.features or not queries:
         raise ValueError("Name a file and an image: keras-vit similar --model=DIR --features=features.npz photo.jpg")
-    names, features = read(options.features)
+    names, features, origin = read(options.features)
     predictor = open_predictor(options.model, **common_flags.model_options())
+    check_origin(origin, predictor)
     rows = []
     for found in predictor.features_each(queries):
         if found.output is None:
@@ -73,20 +74,35 @@ def main(argv: Sequence[str]) -> None:
         )
 
 
-def read(path: str) -> tuple[list[str], np.ndarray]:
-    """Return the names and the features of all images in a file."""
+def read(path: str) -> tuple[list[str], np.ndarray, str]:
+    """Return the names and the features of all images in a file, and their origin, if the file contains it."""
     try:
         if path.endswith(".parquet"):
             table = file_io.import_pyarrow().parquet.read_table(path).select(["names", "features"]).drop_null()
+            origin = (table.schema.metadata or {}).get(feature_store.ORIGIN.encode(), b"").decode()
             names, features = table["names"].to_pylist(), np.stack(table["features"].to_numpy())
         else:
             found = npz.arrays(path)
             names, features = found["names"].tolist(), found["features"]
+            origin = str(found.get(feature_store.ORIGIN, ""))
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path} must be a file that keras-vit embed wrote. Received: {error}.") from error
     if not 0 < len(names) == len(features):
         raise ValueError(f"{path} must have a name for each row. Received: {len(names)} and {len(features)}.")
-    return names, features
+    return names, features, origin
+
+
+def check_origin(origin: str, predictor: Predictor) -> None:
+    """Warn of features that another model or preprocessing has computed, whose similarities mean little."""
+    own = json.loads(feature_store.origin(predictor))
+    stored = json.loads(origin) if origin else own
+    changes = [f"{name}: {stored.get(name)} -> {value}" for name, value in own.items() if stored.get(name) != value]
+    if changes:
+        logging.warning(
+            "The similarities mean little: %s was written with other values. Then -> now: %s. Pass the --model, "
+            "--preprocess and --image_size of keras-vit embed.",
+            *(flags.FLAGS.features, "; ".join(changes)),
+        )
 
 
 def card(path: str, note: str) -> ImageCard:

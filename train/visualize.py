@@ -44,7 +44,7 @@ with cli.imports(__name__):
     from keras_vit.util import image_files
     from keras_vit.util.formatting import as_number
     from keras_vit.util.metrics import is_correct, segmentation_scores
-    from keras_vit.util.progress import track
+    from keras_vit.util.progress import Progress, track
 
     from .report import reconstructions, report
 
@@ -69,8 +69,14 @@ def main(argv: Sequence[str]) -> int:
     measured = bool(predictor.card.names)
     if is_mask:
         found = found._replace(labels=masks_as_seen(found, predictor.card))
-    batches = _inputs.batches(track(prepared, "Predicting"), 16)  # images may differ in size
-    outputs = np.concatenate([predictor.predict(batch) for batch in batches]) if measured else None
+    outputs = None
+    if measured:
+        with Progress("Predicting", len(prepared)) as bar:
+            parts = []
+            for batch in _inputs.batches(prepared, 16):  # images may differ in size
+                parts.append(predictor.predict(batch))
+                bar.add(len(batch))
+        outputs = np.concatenate(parts)
     results = evaluate(predictor, outputs, found.labels)
     if not measured:
         found = found._replace(labels=None)  # the model has no class names

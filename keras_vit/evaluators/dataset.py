@@ -76,7 +76,7 @@ def split_opener(
         names = None
         if isinstance(opened, data.IndexedSource):
             names = tuple(opened.origin(index) for index in range(opened.num_examples))
-        what = f"Predicting {source}[{split}]"
+        what = f"Running the model on {source}[{split}]"
         batches = _Batches(dataset, data.preprocess.device_function(pp), what, opened.num_examples)
         shape = dataset.element_spec["image"].shape[1:]
         image_shape = tuple(shape.as_list()) if shape.rank else None

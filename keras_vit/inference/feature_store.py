@@ -21,6 +21,7 @@ from keras_vit.util.progress import Progress
 from keras_vit.version import __version__
 
 PART_SIZE = 1024  # images
+ORIGIN = "origin"  # name of the result of `origin` in a file of features
 
 Arrays = dict[str, np.ndarray]
 
@@ -96,6 +97,11 @@ class FeatureStore:
 
     def _key(self, images: Any) -> str:
         return json.dumps({**self.about, "images": images})
+
+
+def origin(predictor: Predictor) -> str:
+    """Return the model and the preprocessing that determine the features, as JSON."""
+    return json.dumps({"model": predictor.card.sha256, "preprocess": predictor.card.preprocess})
 
 
 class Rows(NamedTuple):

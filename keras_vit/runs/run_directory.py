@@ -106,7 +106,8 @@ def write_config(
             return before
         entry: dict[str, Any] = {"until_step": step, **{part: before[part] for part in parts if part in before}}
         config["history"] = [*before.get("history", []), entry]
-        logging.info("The history in %s keeps the earlier record.", path)
+        if step:  # otherwise no step was trained with the earlier record, such as before the steps were planned
+            logging.info("The history in %s keeps the earlier record.", path)
         changed = []
         for part in ("versions", "devices"):
             old, new = before.get(part, {}), config.get(part, {})

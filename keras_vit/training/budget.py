@@ -46,7 +46,7 @@ def fields(
     left = limit - (time.monotonic() - started)
     if is_fitted and rules.MIN_STEPS * least > _SHARE * left:
         total = int(_SHARE * left / least) if least else 0  # no time is left
-        return _head_only(recipe, data, total, f"at least {least:.3g}")
+        return _head_only(recipe, data, total, f"at least {least:.3g}", limit - left + rules.MIN_STEPS * least / _SHARE)
     logging.info("Measuring a few steps, to plan for %s.", duration(limit))
     before, saved = time.monotonic(), {name: np.array(array) for name, array in state.values()}
     batches = iter(data.train_batches(0))
@@ -67,7 +67,7 @@ def fields(
     fixed = backend.mean(time.monotonic() - started + not_compiled) + evaluation
     total = int(_SHARE * (limit - fixed) / seconds)
     if is_fitted and total < rules.MIN_STEPS:
-        return _head_only(recipe, data, total, f"{seconds:.3g}")
+        return _head_only(recipe, data, total, f"{seconds:.3g}", fixed + rules.MIN_STEPS * seconds / _SHARE)
     costs = f"the start, the compilation and one evaluation take about {duration(fixed)}"
     if total < _FEWEST:
         needed = duration(math.ceil(fixed + _FEWEST * seconds / _SHARE))
@@ -84,9 +84,10 @@ def fields(
     return rules.of_steps(total, size, data.eval.num_examples)
 
 
-def _head_only(recipe: recipes.Recipe, data: RunData, total: int, seconds: str) -> rules.Fields:
+def _head_only(recipe: recipes.Recipe, data: RunData, total: int, seconds: str, needed: float) -> rules.Fields:
     logging.info(
-        "The fitted head is the result: only %d steps of %s s fit into %s, and fewer than %d are rarely better.",
-        *(max(0, total), seconds, duration(recipe.time), rules.MIN_STEPS),
+        "The fitted head is the result: only %d steps of %s s fit into %s, and fewer than %d are rarely better. "
+        "To train more, pass another --workdir and a --time of more than %d minutes.",
+        *(max(0, total), seconds, duration(recipe.time), rules.MIN_STEPS, math.ceil(needed / 60)),
     )
     return rules.of_steps(0, recipe.data.batch_size, data.eval.num_examples)

@@ -75,8 +75,9 @@ def fit(state: BaseState, backend: Backend, data: RunData, directory: str, image
     if features.ndim > 3:  # patches [V, N, h, w, D], targets [N, Y, X, C]
         sizes = zip(targets.shape[1:3], features.shape[2:4], strict=True)
         loss = on_grid(loss, *(interpolation_matrix(new, old, "bilinear", np) for new, old in sizes))
-    problem, l2, held_out = _chosen([LinearFit(features[:views], targets, loss) for views in {1, len(features)}], folds)
     with Progress("Fitting the head"):
+        problems = [LinearFit(features[:views], targets, loss) for views in {1, len(features)}]
+        problem, l2, held_out = _chosen(problems, folds)
         kernel, bias = problem.kernel_and_bias(problem.solve(l2))
     _assign(head, kernel, bias, problem)
     state.begin()

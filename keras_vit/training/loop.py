@@ -73,18 +73,20 @@ class Loop:
             contextlib.nullcontext(stop) if stop is not None else StopRequest(Interrupted.exit_code) as stop,
             contextlib.closing(MetricsWriter(self.directory, progress.step, self.track)) as writer,
             self._written(),
-            Progress("step", total, unit="steps") as bar,
             data_errors.image_errors(SKIP_ADVICE),
         ):
             stop.listen()
             if self.backend.num_workers > 1:
                 stop.defer()  # all processes stop after the same step
-            return self._run(stop, writer, bar, pending)
+            results, last = self._begin(stop, writer, pending)
+            if not last:
+                results = self._run(stop, writer)
+            self._release(stop)
+            return results
 
-    def _run(self, stop: StopRequest, writer: MetricsWriter, bar: Progress, pending: bool) -> dict[str, Any]:
-        progress = self.state.progress
-        speed = Speed(self.recipe.data.batch_size)
-        results, last = dict[str, Any](), False
+    def _begin(self, stop: StopRequest, writer: MetricsWriter, pending: bool) -> tuple[dict[str, Any], bool]:
+        """Run a missing evaluation and plan the steps. Returns the line of the validation and whether training ends."""
+        progress, results, last = self.state.progress, dict[str, Any](), False
         if pending:  # a head was fitted, or a signal interrupted the evaluation of this step
             stop.defer()
             at_start = not progress.step and self.recipe.total_steps
@@ -93,39 +95,43 @@ class Loop:
             self._release(stop)
         if self.plan and not last:
             self.recipe = self.plan()
-            bar.total, last = self.recipe.total_steps, progress.step == self.recipe.total_steps
+            last = progress.step == self.recipe.total_steps
             if last:  # the fitted head is the result
                 found, best, _ = self._evaluate(stop, writer, self.evaluators[1:] if results else self.evaluators)
                 results = results or found
                 self._save(best)
-        if not last:
-            with Progress("Preparing the first batch"):
-                iterator = iter(self.batches(progress.step))
-        while not last:
-            count = self._next_count(progress.step, speed)
-            if speed.calls:
-                stop.defer("the current step", speed.seconds_for(count) or 0.0)
-            history = self._call(iterator, count, speed)
-            stop.defer()  # the new steps must be saved first
-            progress.step += count
-            means = self._add_to_window(history)
-            bar.update(progress.step, self._details(means, speed))
+        return results, last
 
-            logged = self._is_due(self.recipe.log_every)
-            if logged:
-                self._log(writer, means, history, speed)
-                bar.postpone()
-            results, best, last = self._evaluate(stop, writer, self.evaluators)
-            if last and not logged:  # early stopping
-                self._log(writer, means, history, speed)
-            saved = best or last or self._is_due(self.recipe.checkpoint_every)
-            if saved:
-                self._save(best)
-            if not last and self.backend.mean(bool(stop)) > 0:  # a signal in one process stops all processes
-                if not saved:
-                    self._save(best=False)
-                raise self._interrupted(stop)
-        self._release(stop)
+    def _run(self, stop: StopRequest, writer: MetricsWriter) -> dict[str, Any]:
+        progress, speed = self.state.progress, Speed(self.recipe.data.batch_size)
+        results, last = dict[str, Any](), False
+        with Progress("Preparing the first batch"):
+            iterator = iter(self.batches(progress.step))
+        with Progress("step", self.recipe.total_steps, unit="steps") as bar:
+            while not last:
+                count = self._next_count(progress.step, speed)
+                if speed.calls:
+                    stop.defer("the current step", speed.seconds_for(count) or 0.0)
+                history = self._call(iterator, count, speed)
+                stop.defer()  # the new steps must be saved first
+                progress.step += count
+                means = self._add_to_window(history)
+                bar.update(progress.step, self._details(means, speed))
+
+                logged = self._is_due(self.recipe.log_every)
+                if logged:
+                    self._log(writer, means, history, speed)
+                    bar.postpone()
+                results, best, last = self._evaluate(stop, writer, self.evaluators)
+                if last and not logged:  # early stopping
+                    self._log(writer, means, history, speed)
+                saved = best or last or self._is_due(self.recipe.checkpoint_every)
+                if saved:
+                    self._save(best)
+                if not last and self.backend.mean(bool(stop)) > 0:  # a signal in one process stops all processes
+                    if not saved:
+                        self._save(best=False)
+                    raise self._interrupted(stop)
         return results
 
     def _call(self, iterator: Iterator[Any], count: int, speed: Speed) -> dict[str, np.ndarray]:

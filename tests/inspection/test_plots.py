@@ -130,7 +130,7 @@ def test_gray_images_are_drawn_dark_on_light(monkeypatch):
     monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
     for channels in (1, 3):
         plots.draw_report("x.png", [], np.full((1, 2, 2, channels), 7, np.uint8), ["a"])
-    ink, color = (figure.axes[2].images[0] for figure in drawn)
+    ink, color = (figure.axes[0].images[0] for figure in drawn)
     assert (ink.get_cmap().name, ink.get_clim()) == ("gray_r", (0, 255)) and ink.get_array().tolist() == [[7, 7]] * 2
     assert color.get_array().tolist() == [[[7] * 3] * 2] * 2
 
@@ -346,6 +346,8 @@ class TestNames:
         plots.draw_report("x.png", lines, images, captions(names), [False] * 2, title="9 %" * 40, subtitle="x " * 200)
         assert drawn[0].axes[1].get_title() == "Best evaluation: 49.00% at step 1"
         assert self.overlapping(drawn[0]) == []
+        plots.draw_report("x.png", lines[:1], images, captions(names), [False] * 2)
+        assert not any(axes.get_xlabel() for axes in drawn[1].axes)  # one step is not a curve
 
     @pytest.mark.slow
     def test_best_evaluation_of_an_error_metric_is_the_smallest(self, monkeypatch):
@@ -376,7 +378,7 @@ class TestNames:
         monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
         names = ["9 · 72%", "wheat · rye · oats · 72%"]  # the probability is the last part
         plots.draw_report("report.png", [], np.zeros((2, 8, 8, 1)), names, [True, True])
-        assert [axes.get_title() for axes in drawn[0].axes[2:4]] == ["9 · 72%", "wheat · rye · … · 72%"]
+        assert [axes.get_title() for axes in drawn[0].axes[:2]] == ["9 · 72%", "wheat · rye · … · 72%"]
 
 
 def test_labels_are_shortened():

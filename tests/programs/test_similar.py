@@ -17,7 +17,7 @@ def images(digits, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["features.npz", "features.parquet"])
-def test_similar_images_are_listed(name, run, images, tmp_path, capsys):
+def test_similar_images_are_listed(name, run, images, tmp_path, capsys, caplog):
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
     file, page = tmp_path / name, tmp_path / "similar.html"
@@ -35,6 +35,9 @@ def test_similar_images_are_listed(name, run, images, tmp_path, capsys):
     assert text.count("<figure") == 8 and text.count("cosine 1.0000") == 2
     call("train.similar", *arguments[:-1])
     assert capsys.readouterr().out.splitlines()[:2] == [f"{images[2]}:", f"  1.0000  {images[2]}"]
+    assert "other values" not in caplog.text
+    call("train.similar", *arguments[:-1], "--preprocess=decode(1)|resize(8)|value_range(-1, 1)")
+    assert "other values. Then -> now: preprocess: " in caplog.text
 
 
 def test_an_image_that_was_moved_or_damaged_is_gray_on_the_page(images, tmp_path, caplog):

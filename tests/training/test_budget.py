@@ -122,3 +122,4 @@ def test_a_fitted_head_is_the_result_where_few_steps_fit(time, seconds_per_image
     assert fields(recipe, backend, data_of(), 0.0, seconds_per_image)["total_steps"] == total
     assert bool(backend.ran) == measured
     assert ("The fitted head is the result" in caplog.text) == (not total)
+    assert ("a --time of more than 3 minutes" in caplog.text) == (measured and not total)

@@ -126,7 +126,7 @@ def _figure(image: ImageCard, map_number: int | None = None) -> str:
     )
     return (
         f'<figure class="image"><div class="pair">{original}{overlay}</div>'
-        f'<figcaption><span class="name" title="{name}">{name}</span>{_chips(image)}</figcaption></figure>\n'
+        f'<figcaption><span class="name" title="{name}"><bdi>{name}</bdi></span>{_chips(image)}</figcaption></figure>\n'
     )
 
 

@@ -82,7 +82,7 @@ def write_report(
     if "predicted" in found:
         drawn = plots.predicted_against_true(found["true"], found["predicted"], found["value_names"])
         figures["Predicted against true values"] = {"predicted_against_true": drawn}
-    if metrics:
+    if plots.has_curves(metrics):
         drawn = (*quantities, Metric("learning_rate"))
         figures["Training"] = {f"training_{each.name}": plots.training_curve(metrics, each) for each in drawn}
     if model is not None:

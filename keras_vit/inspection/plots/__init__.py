@@ -17,6 +17,7 @@ from keras_vit.inspection.plots.overlays import encode_image as encode_image
 from keras_vit.inspection.plots.training import CLASSIFICATION as CLASSIFICATION
 from keras_vit.inspection.plots.training import MAX_IMAGES as MAX_IMAGES
 from keras_vit.inspection.plots.training import draw_report as draw_report
+from keras_vit.inspection.plots.training import has_curves as has_curves
 from keras_vit.inspection.plots.training import reconstructions, training_curve
 
 __all__ = [

@@ -72,7 +72,7 @@ def draw_report(
 
     Args:
         path: File to write. The extension sets the format: `.png`, `.svg` or `.pdf`.
-        metrics: Lines of `metrics.jsonl`.
+        metrics: Lines of `metrics.jsonl`. Without a second step, no curves are drawn.
         images: `[n, height, width, channels]`, uint8, or float in any range, mistakes first. The first 18 are drawn.
         captions: Prediction for each image, in one or two lines. Long lines are shortened before their last ` · `.
         right: Whether each prediction is correct, or None if predictions are neither right nor wrong.
@@ -82,22 +82,13 @@ def draw_report(
     """
     count = min(len(images), MAX_IMAGES)
     rows = -(-count // _COLUMNS)
-    heights = [0.8, 3.5, 0.35 + 1.8 * rows]
+    heights = [0.8, *([3.5] if has_curves(metrics) else []), 0.35 + 1.8 * rows]
     figure = _matplotlib.new_figure(12, sum(heights))
-    head, charts, grid = figure.subfigures(3, 1, height_ratios=heights)
+    head, *charts, grid = figure.subfigures(len(heights), 1, height_ratios=heights)
     head.text(0.015, 0.62, fit(title, 55), fontsize=18, fontweight="bold", color=_RIGHT, va="center")
     head.text(0.015, 0.12, fit(subtitle, 120), fontsize=10, color=_QUIET, va="center")
-    loss, score = quantities
-    of_loss, of_score = charts.subplots(1, 2)
-    draw_metric(of_loss, metrics, loss)
-    of_loss.set_title("Only training has augmentation", fontsize=8, color=_QUIET)
-    draw_metric(of_score, metrics, score)
-    name = f"eval_{score.name}"
-    evaluations = [(line[name], line["step"]) for line in metrics if name in line]
-    if evaluations:  # mark the best evaluation, whose checkpoint is kept
-        best, step = max(evaluations, key=lambda pair: score.goodness(pair[0]))
-        of_score.plot([step], [best], "o", markersize=10, fillstyle="none", color=_WRONG)
-        of_score.set_title(f"Best evaluation: {score.text(best)} at step {step:,}", fontsize=8, color=_QUIET)
+    for part in charts:
+        _draw_curves(part, metrics, *quantities)
     heading = "Evaluation images" if right is None or all(right) else "Evaluation images, mistakes first"
     grid.suptitle(heading, x=0.015, ha="left", fontsize=11, fontweight="bold")
     panels = grid.subplots(max(rows, 1), _COLUMNS, squeeze=False).ravel()
@@ -108,6 +99,25 @@ def draw_report(
         color = _RIGHT if right is None or right[index] else _WRONG
         axes.set_title(_fitted(captions[index]), fontsize=8, color=color)
     _matplotlib.save(figure, path)
+
+
+def has_curves(metrics: Sequence[dict]) -> bool:
+    """Return whether there is more than one step. If a fitted head is the result, there is only step 0."""
+    return len({line["step"] for line in metrics}) > 1
+
+
+def _draw_curves(figure: Any, metrics: Sequence[dict], loss: Metric, score: Metric) -> None:
+    """Draw the loss and the score of a run, and mark the best evaluation, whose checkpoint is kept."""
+    of_loss, of_score = figure.subplots(1, 2)
+    draw_metric(of_loss, metrics, loss)
+    of_loss.set_title("Only training has augmentation", fontsize=8, color=_QUIET)
+    draw_metric(of_score, metrics, score)
+    name = f"eval_{score.name}"
+    evaluations = [(line[name], line["step"]) for line in metrics if name in line]
+    if evaluations:
+        best, step = max(evaluations, key=lambda pair: score.goodness(pair[0]))
+        of_score.plot([step], [best], "o", markersize=10, fillstyle="none", color=_WRONG)
+        of_score.set_title(f"Best evaluation: {score.text(best)} at step {step:,}", fontsize=8, color=_QUIET)
 
 
 def _fitted(caption: str) -> str:
