@@ -79,7 +79,7 @@ def test_artifact_is_opened_with_its_preprocessing(served):
     assert predictor.kind == "saved_model"
     assert predictor.class_names == tiny.CLASS_NAMES
     for options in ({"preprocess": PREPROCESS}, {"class_names": tiny.CLASS_NAMES}):
-        with pytest.raises(ValueError, match="Leave out preprocess and labels"):
+        with pytest.raises(ValueError, match="Leave out preprocess and class_names"):
             inference.open_predictor(served[1], **options)
 
 
@@ -119,9 +119,9 @@ def test_byte_order_mark_and_blank_lines_in_class_name_files_are_ignored(content
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("dog\ncafé\n".encode("latin-1"), r"labels\.txt must be UTF-8. Line 2 .*xe9.*Save the file as UTF-8"),
-        ("dog\ncafé\n".encode("utf-16"), r"labels\.txt must be UTF-8"),
-        (b"\n", r"labels\.txt must have a text in each line. Received: an empty file"),
+        ("dog\ncafé\n".encode("latin-1"), r"names\.txt must be UTF-8. Line 2 .*xe9.*Save the file as UTF-8"),
+        ("dog\ncafé\n".encode("utf-16"), r"names\.txt must be UTF-8"),
+        (b"\n", r"names\.txt must have a text in each line. Received: an empty file"),
     ],
 )
 def test_unreadable_class_name_file_is_refused(content, message, tmp_path):

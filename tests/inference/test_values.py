@@ -113,7 +113,7 @@ def test_predict_prints_values(run, tmp_path, capsys):
     first, *rows = capsys.readouterr().out.splitlines()
     assert first == str(paths[0]) and [row.split()[0] for row in rows] == ["age", "height"]
     np.testing.assert_allclose([float(row.split()[1]) for row in rows], expected, rtol=1e-4)
-    with pytest.raises(ValueError, match="--top_k.*a model of values"):
+    with pytest.raises(ValueError, match="--top_k.*predicts values"):
         call("train.predict", f"--model={run}", "--top_k=3", paths[0])
 
 

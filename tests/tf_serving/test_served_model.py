@@ -93,7 +93,7 @@ def test_model_without_a_head_is_refused():
 def test_class_names_given_for_a_checkpoint_are_served(served, tmp_path):
     keras_vit.save_checkpoint(served[0], tmp_path / "pets.npz", format="google")
     labels = [f"{name}!" for name in tiny.CLASS_NAMES]
-    predictor = open_predictor(tmp_path / "pets.npz", preprocess="value_range(-1, 1)", labels=labels)
+    predictor = open_predictor(tmp_path / "pets.npz", preprocess="value_range(-1, 1)", class_names=labels)
     contents = [tiny.encode(tiny.arrays(1)[0], "PNG")]
     response = ServedPredictor(predictor).run("serving_default", {"image_bytes": contents})
     assert response["top_k_classes"].shape == (1, 5)
