@@ -267,4 +267,5 @@ def test_check_data_describes_values(listed, capsys):
     _, rows = audit.contact_sheet(source, "decode|resize(4)", count=3)
     assert "age=-2000 height=1" in sum(rows, [])
     assert call("train.check_data", data=f"{listed}#values=height", splits=["all"], json=False, sheet=None) == 0
-    assert "all: height of 3 images, mean 1, standard deviation 0.816497, minimum 0, maximum 2" in capsys.readouterr().out
+    expected = "all: height of 3 images, mean 1, standard deviation 0.816497, minimum 0, maximum 2"
+    assert expected in capsys.readouterr().out
