@@ -62,7 +62,7 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
         fields, reasons[name] = rule(facts, wanted)
         recipe = recipes.replace(recipe, fields)
     recipe, of_machine = _that_fits(recipe, change, facts)
-    recipe = _with_all_images(recipe, change, facts.images)
+    recipe = _with_all_images(recipe, change, facts)
     data = change(recipe).data
     if data.eval_split == data.test_split:
         recipe = recipes.replace(recipe, {"patience": 0})  # there are no validation images
@@ -103,15 +103,15 @@ def _with_splits(recipe: recipes.Recipe, change: Change) -> tuple[recipes.Recipe
     return recipes.replace(recipe, {"data.eval_split": test, "data.test_split": test}), opened
 
 
-def _with_all_images(recipe: recipes.Recipe, change: Change, fewer: int) -> recipes.Recipe:
+def _with_all_images(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> recipes.Recipe:
     """Return the recipe with all training images if only a head is fitted: cross-validation chooses its strength."""
     used = change(recipe)
     (part, whole), test = splits.part_of(used.data.train_split), used.data.test_split
     if used.total_steps or not part or not test:
         return recipe
     count = used.head_images
-    if count == fewer:
-        count = open_source(used.data.source, split=whole).num_examples
+    if count == facts.images:  # not limited by the time: the images that were held out are added
+        count += facts.test_images
     fields = {"data.train_split": whole, "data.eval_split": test, "head_images": count}
     undivided = recipes.replace(recipe, fields)
     given = change(undivided).data  # with the splits of the user, who may have chosen only one of them
